@@ -1,0 +1,47 @@
+/* model.h - embedding, a stack of (mixer, MLP) blocks, head. Knows nothing of ranks, files or time. */
+#ifndef MODEL_H
+#define MODEL_H
+#include "loader.h"
+#include "mixer.h"
+EXTERN_C_BEGIN
+struct block {                           /* what forward leaves for backward, one per layer */
+    struct tensor x, normed, rstd;       /* block input, its norm (the mixer's input) */
+    struct tensor mid, mid_normed, mid_rstd;   /* input of the MLP half */
+    struct tensor gate, up;
+    void         *saved;                 /* the mixer's struct */
+    size_t        mark;                  /* where this block starts in dev->keep */
+};
+struct model {
+    struct config cfg;
+    struct dev   *dev;
+    struct params params;
+    struct layer *layer;                 /* [cfg.layers] */
+    struct block *block;                 /* [cfg.layers] */
+    int           embed, head, norm;     /* parameter indices; head == embed when tied */
+    bool          recompute;             /* keep only block inputs; redo the block in backward */
+};
+struct model_use { int world; bool learn, optim, recompute; };   /* world: ranks that share the optimizer; learn: gradients */
+
+/* Declares and allocates; weights are not set (params_init, ckpt_load). 0, or -1 with the reason. */
+int    model_open (struct model *m, struct dev *d, const struct config *c, const struct model_use *use);
+void   model_close(struct model *m);
+/* Per-token loss into nll [tokens] (host, may be NULL; 0 where there is no target); returns the sum. p: state and watch, or NULL. */
+double model_loss (struct model *m, const struct batch *b, const struct pass *p, float *nll);
+/* Loss summed over predictions, and grad += scale * d loss. done is told each bucket whose gradients are final. */
+double model_learn(struct model *m, const struct batch *b, float scale,
+                   void (*done)(void *arg, int bucket), void *arg);
+/* Logits [rows, vocab] host floats of the last token of every sequence (last) or of every token. */
+void   model_logits(struct model *m, const struct batch *b, const struct pass *p, bool last, float *logits);
+
+/* State for nseq sequences, one entry a layer, allocated on the device. */
+struct model_state { struct tensor (*at)[MIXER_STATES]; void *memory; size_t bytes; int64_t nseq; };
+int  model_state_open (struct model *m, struct model_state *s, int64_t nseq);
+void model_state_close(struct model *m, struct model_state *s);
+
+/* Bytes, by dry runs of the same code that will run. */
+struct model_plan { size_t weights, grads, optimizer, keep, temp, state; };
+enum model_job { JOB_LEARN, JOB_LOSS, JOB_LOGITS };
+int model_plan(struct model_plan *out, const struct dev *d, const struct config *c, const struct model_use *use,
+               enum model_job job, int64_t tokens, int64_t nseq);
+EXTERN_C_END
+#endif

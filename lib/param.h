@@ -1,0 +1,57 @@
+/* param.h - every weight of the model by name, and the buckets that store, reduce and update them.
+ *
+ * A bucket is the unit of storage, of communication and of the optimizer: the parameters of one
+ * layer, contiguous, padded so that every rank owns an equal slice. Within it decayed parameters
+ * come first, then undecayed, then frozen ones. Bucket 0 holds all PARAM_F32 parameters of the model
+ * (A_log, dt_bias, D, norms, convolutions: small), bucket 1 the embedding and head, then one a layer. */
+#ifndef PARAM_H
+#define PARAM_H
+#include "ops.h"
+EXTERN_C_BEGIN
+enum { PARAM_NO_DECAY = 1, PARAM_FROZEN = 2, PARAM_F32 = 4, PARAM_UNUSED = 8 };   /* UNUSED implies FROZEN */
+enum { BUCKET_F32, BUCKET_EMBED, BUCKET_LAYER };              /* + layer index */
+
+/* One initial value: a function of (seed, stream of the name, element index), so the same on any
+ * number of ranks. a and b are the numbers of the distribution; n is the parameter's element count. */
+typedef float draw_fn(uint64_t seed, uint64_t stream, int64_t i, int64_t n, float a, float b);
+draw_fn draw_const, draw_normal, draw_uniform, draw_log_uniform, draw_dt_bias;   /* see param.c */
+
+struct param {
+    char          name[96];         /* as in the checkpoint: "model.layers.3.attn.q_proj.weight" */
+    struct tensor value, grad;      /* views into the bucket, set by params_alloc; any rank up to 4 dims */
+    unsigned      flags;
+    int           bucket;
+    draw_fn      *draw;
+    float         a, b;
+};
+struct bucket {
+    struct tensor value;            /* [count] working copy, dev->type (or F32) */
+    struct tensor grad;             /* [count] F32 */
+    struct tensor master, m, v;     /* [slice] F32: this rank's part of [0,count); master is value itself when that is F32 */
+    int64_t       decayed, trained; /* the two cuts: [0,decayed) decays, [decayed,trained) does not, the rest is frozen */
+    int64_t       count, slice;     /* count = world * slice */
+};
+struct params {
+    struct param  *at;
+    int            n, cap;
+    struct bucket *bucket;
+    int            nbucket;
+    bool           decay_all;       /* weight decay on everything, as the released training did */
+    void          *memory[4];       /* value, grad, master, moments: one allocation each, on the device */
+};
+/* Declares one; returns its index. Pointers into at[] move while declaring. */
+int  params_add(struct params *p, int bucket, const char *name, struct tensor shape, unsigned flags,
+                draw_fn *draw, float a, float b);
+/* Lays out buckets and allocates. learn: also gradients; optim: also master and moments. 0 or -1. */
+int  params_alloc(struct params *p, struct dev *d, int world, bool learn, bool optim);
+void params_init(struct params *p, struct dev *d, uint64_t seed, int rank);
+void params_master(struct params *p, struct dev *d, int rank);     /* master = value (after loading weights) */
+void params_zero_grad(struct params *p, struct dev *d);
+struct param *params_find(struct params *p, const char *name);
+/* Reads or writes one parameter's whole value as float, through the host; [count] floats. */
+void param_get(struct dev *d, const struct tensor *t, float *out);
+void param_put(struct dev *d, const struct tensor *t, const float *in);
+size_t params_bytes(const struct params *p, enum dtype type, int world, bool learn, bool optim);
+void params_free(struct params *p, struct dev *d);
+EXTERN_C_END
+#endif

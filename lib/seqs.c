@@ -1,0 +1,26 @@
+/* seqs.c - cumulative lengths to per-token tables. */
+#include "seqs.h"
+
+struct seqs seqs_of(const int32_t *start, int n)
+{
+    struct seqs s = { .tokens = start[n], .n = n, .start = start };
+
+    REQUIRE(n >= 0 && start[0] == 0);
+    for (int i = 0; i < n; i++) {
+        int64_t length = (int64_t)start[i + 1] - start[i];
+        REQUIRE(length >= 0);
+        if (length > s.longest)
+            s.longest = length;
+    }
+    return s;
+}
+
+void seqs_expand(const struct seqs *s, int32_t *seq, int32_t *pos)
+{
+    for (int i = 0; i < s->n; i++)
+        for (int32_t t = s->start[i]; t < s->start[i + 1]; t++) {
+            seq[t] = i;
+            if (pos)
+                pos[t] = t - s->start[i];
+        }
+}

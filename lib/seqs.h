@@ -1,0 +1,25 @@
+/* seqs.h - packed sequences. There is no batch dimension: B sequences are B entries of one row, and
+ * decoding is a row of N sequences of length one. Sequences may be empty. */
+#ifndef SEQS_H
+#define SEQS_H
+#include "arena.h"
+EXTERN_C_BEGIN
+
+enum { SEQ_TILE = 64 };        /* scans save their state every SEQ_TILE tokens of the row, wherever documents start */
+
+struct seqs {
+    int64_t        tokens;     /* T, in the row */
+    int            n;          /* N */
+    int64_t        longest;
+    const int32_t *start;      /* [n+1] cumulative lengths, host; start[0] = 0, start[n] = tokens */
+    const int32_t *dstart;     /* [n+1] the same on the device */
+    const int32_t *dseq;       /* [tokens] device: which sequence a token belongs to */
+};
+
+/* Fills tokens, n, longest, start (kept by pointer); the device pointers stay NULL. */
+struct seqs seqs_of(const int32_t *start, int n);
+/* Writes the sequence of each token, and its position in it (pos may be NULL). */
+void        seqs_expand(const struct seqs *s, int32_t *seq, int32_t *pos);
+static inline int64_t seqs_tiles(const struct seqs *s) { return (s->tokens + SEQ_TILE - 1) / SEQ_TILE; }
+EXTERN_C_END
+#endif
