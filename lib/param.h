@@ -12,17 +12,23 @@ enum { PARAM_NO_DECAY = 1, PARAM_FROZEN = 2, PARAM_F32 = 4, PARAM_UNUSED = 8 }; 
 enum { BUCKET_F32, BUCKET_EMBED, BUCKET_LAYER };              /* + layer index */
 
 /* One initial value: a function of (seed, stream of the name, element index), so the same on any
- * number of ranks. a and b are the numbers of the distribution; n is the parameter's element count. */
-typedef float draw_fn(uint64_t seed, uint64_t stream, int64_t i, int64_t n, float a, float b);
-draw_fn draw_const, draw_normal, draw_uniform, draw_log_uniform, draw_dt_bias;   /* see param.c */
+ * number of ranks. a, b and c are the numbers of the distribution. */
+struct param;
+typedef float draw_fn(uint64_t seed, uint64_t stream, int64_t i, const struct param *p);
+draw_fn draw_const;             /* a */
+draw_fn draw_normal;            /* N(a, b) */
+draw_fn draw_uniform;           /* U(a, b) */
+draw_fn draw_log_uniform;       /* log U(a, b), open at a */
+draw_fn draw_dt_bias;           /* softplus^-1(dt), dt log-uniform in [a, b], at least c */
 
 struct param {
     char          name[96];         /* as in the checkpoint: "model.layers.3.attn.q_proj.weight" */
-    struct tensor value, grad;      /* views into the bucket, set by params_alloc; any rank up to 4 dims */
+    struct tensor value, grad;      /* views into the bucket, set by params_alloc */
+    int64_t       offset;           /* elements into the bucket */
     unsigned      flags;
     int           bucket;
     draw_fn      *draw;
-    float         a, b;
+    float         a, b, c;
 };
 struct bucket {
     struct tensor value;            /* [count] working copy, dev->type (or F32) */
@@ -37,11 +43,10 @@ struct params {
     struct bucket *bucket;
     int            nbucket;
     bool           decay_all;       /* weight decay on everything, as the released training did */
-    void          *memory[4];       /* value, grad, master, moments: one allocation each, on the device */
+    void          *memory[5];       /* F32 values, other values, grad, master, moments: on the device */
 };
 /* Declares one; returns its index. Pointers into at[] move while declaring. */
-int  params_add(struct params *p, int bucket, const char *name, struct tensor shape, unsigned flags,
-                draw_fn *draw, float a, float b);
+int  params_add(struct params *p, struct param like);      /* name, value's shape, flags, bucket, draw, a, b, c are read */
 /* Lays out buckets and allocates. learn: also gradients; optim: also master and moments. 0 or -1. */
 int  params_alloc(struct params *p, struct dev *d, int world, bool learn, bool optim);
 void params_init(struct params *p, struct dev *d, uint64_t seed, int rank);
@@ -51,7 +56,10 @@ struct param *params_find(struct params *p, const char *name);
 /* Reads or writes one parameter's whole value as float, through the host; [count] floats. */
 void param_get(struct dev *d, const struct tensor *t, float *out);
 void param_put(struct dev *d, const struct tensor *t, const float *in);
-size_t params_bytes(const struct params *p, enum dtype type, int world, bool learn, bool optim);
+/* Bytes that params_alloc will ask for: weights, gradients, optimizer. */
+void params_bytes(const struct params *p, enum dtype type, bool optim, size_t bytes[3]);
+/* Lays buckets out without storage; params_alloc calls it. */
+void params_layout(struct params *p, enum dtype type, int world);
 void params_free(struct params *p, struct dev *d);
 EXTERN_C_END
 #endif

@@ -11,6 +11,7 @@
 #ifndef SAFETENSORS_H
 #define SAFETENSORS_H
 #include "base.h"
+#include "half.h"
 EXTERN_C_BEGIN
 enum st_type { ST_F32, ST_BF16, ST_F16, ST_F64, ST_I64, ST_I32, ST_I16, ST_U16, ST_I8, ST_U8, ST_BOOL, ST_TYPES };
 enum { ST_DIMS = 8 };
@@ -52,9 +53,5 @@ int  st_write(struct st_writer *w, const void *data, size_t bytes);         /* t
 int  st_finish(struct st_writer *w);                                        /* frees w, also when it fails */
 void st_abort(struct st_writer *w);
 
-uint16_t bf16_of(float x);                       /* round to nearest even; NaN stays NaN */
-float    float_of_bf16(uint16_t b);
-float    float_of_f16(uint16_t h);
-uint16_t f16_of(float x);
 EXTERN_C_END
 #endif

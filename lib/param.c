@@ -1,0 +1,281 @@
+/* param.c - buckets: where every weight lies, how it starts, who owns which slice. */
+#include "half.h"
+#include "op.h"
+#include "param.h"
+#include "rng.h"
+#include <math.h>
+
+enum { PARAM_ALIGN = 64 };      /* elements: 256 bytes of F32, so that every weight suits SIMD and the GPU */
+
+float draw_const(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
+{
+    (void)seed, (void)stream, (void)i;
+    return p->a;
+}
+
+float draw_normal(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
+{
+    return (float)(p->a + p->b * rng_normal(seed, stream, (uint64_t)i));
+}
+
+float draw_uniform(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
+{
+    return (float)(p->a + (p->b - p->a) * rng_uniform(seed, stream, (uint64_t)i));
+}
+
+/* Half a unit of the last place keeps the logarithm finite when a is 0. */
+float draw_log_uniform(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
+{
+    double u = rng_uniform(seed, stream, (uint64_t)i) + 0x1p-54;
+
+    return (float)log(p->a + (p->b - p->a) * u);
+}
+
+float draw_dt_bias(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
+{
+    double u = rng_uniform(seed, stream, (uint64_t)i);
+    double dt = exp(log(p->a) + (log(p->b) - log(p->a)) * u);
+
+    dt = dt < p->c ? p->c : dt;
+    return (float)(dt + log(-expm1(-dt)));
+}
+
+int params_add(struct params *p, struct param like)
+{
+    if (p->n == p->cap) {
+        p->cap = p->cap ? 2 * p->cap : 64;
+        p->at = mem_grow(p->at, (size_t)p->cap, sizeof *p->at);
+    }
+    if (like.flags & PARAM_UNUSED)
+        like.flags |= PARAM_FROZEN;
+    if (like.flags & PARAM_F32)
+        like.bucket = BUCKET_F32;
+    p->at[p->n] = like;
+    return p->n++;
+}
+
+/* 0 decayed, 1 not decayed, 2 frozen: the order inside a bucket. */
+static int param_group(const struct params *p, const struct param *a)
+{
+    if (a->flags & PARAM_FROZEN)
+        return 2;
+    return (a->flags & PARAM_NO_DECAY) && !p->decay_all;
+}
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+void params_layout(struct params *p, enum dtype type, int world)
+{
+    p->nbucket = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->at[i].bucket >= p->nbucket)
+            p->nbucket = p->at[i].bucket + 1;
+    free(p->bucket);
+    p->bucket = mem_new((size_t)p->nbucket, sizeof *p->bucket);
+    for (int group = 0; group < 3; group++) {
+        for (int i = 0; i < p->n; i++) {
+            struct param *a = &p->at[i];
+            if (param_group(p, a) != group)
+                continue;
+            a->offset = p->bucket[a->bucket].count;
+            p->bucket[a->bucket].count += round_up(tensor_count(a->value), PARAM_ALIGN);
+        }
+        for (int b = 0; b < p->nbucket; b++) {
+            if (group == 0)
+                p->bucket[b].decayed = p->bucket[b].count;
+            if (group <= 1)
+                p->bucket[b].trained = p->bucket[b].count;
+        }
+    }
+    for (int b = 0; b < p->nbucket; b++) {
+        struct bucket *k = &p->bucket[b];
+        k->slice = round_up((k->count + world - 1) / world, PARAM_ALIGN);
+        k->count = k->slice * world;
+        k->value = SHAPE(b == BUCKET_F32 ? F32 : type, k->count);
+        k->grad = SHAPE(F32, k->count);
+        k->master = k->m = k->v = SHAPE(F32, k->slice);
+    }
+}
+
+void params_bytes(const struct params *p, enum dtype type, bool optim, size_t bytes[3])
+{
+    bytes[0] = bytes[1] = bytes[2] = 0;
+    for (int b = 0; b < p->nbucket; b++) {
+        const struct bucket *k = &p->bucket[b];
+        bool master = optim && k->value.type != F32;
+        bytes[0] += (size_t)k->count * dtype_size(b == BUCKET_F32 ? F32 : type);
+        bytes[1] += (size_t)k->count * 4;
+        bytes[2] += optim ? (size_t)k->slice * 4 * (master ? 3 : 2) : 0;
+    }
+}
+
+/* One device allocation for tensors of n elements; *end walks through it. */
+static bool storage(struct dev *d, void **memory, size_t bytes)
+{
+    if (bytes && !(*memory = op_alloc(d, bytes)))
+        return false;
+    return true;
+}
+
+static void take(char **at, struct tensor *t)
+{
+    t->data = *at;
+    *at += (size_t)tensor_count(*t) * dtype_size(t->type);
+}
+
+static int params_memory(struct params *p, struct dev *d, bool learn, bool optim)
+{
+    size_t f32 = 0, other = 0, grad = 0, master = 0, moments = 0;
+
+    for (int b = 0; b < p->nbucket; b++) {
+        struct bucket *k = &p->bucket[b];
+        *(k->value.type == F32 ? &f32 : &other) += (size_t)k->count * dtype_size(k->value.type);
+        grad += learn ? (size_t)k->count * 4 : 0;
+        master += optim && k->value.type != F32 ? (size_t)k->slice * 4 : 0;
+        moments += optim ? (size_t)k->slice * 8 : 0;
+    }
+    if (!storage(d, &p->memory[0], f32) || !storage(d, &p->memory[1], other) || !storage(d, &p->memory[2], grad) ||
+        !storage(d, &p->memory[3], master) || !storage(d, &p->memory[4], moments))
+        return fail("the weights do not fit on the device: %zu bytes of weights, %zu of gradients, %zu of optimizer",
+                    f32 + other, grad, master + moments);
+    return 0;
+}
+
+int params_alloc(struct params *p, struct dev *d, int world, bool learn, bool optim)
+{
+    char *at[5];
+
+    params_layout(p, d->type, world);
+    if (params_memory(p, d, learn, optim))
+        return -1;
+    for (int i = 0; i < 5; i++)
+        at[i] = p->memory[i];
+    for (int b = 0; b < p->nbucket; b++) {
+        struct bucket *k = &p->bucket[b];
+        take(k->value.type == F32 ? &at[0] : &at[1], &k->value);
+        op_fill(d, k->value, 0);
+        if (learn)
+            take(&at[2], &k->grad);
+        if (!optim)
+            continue;
+        if (k->value.type != F32)
+            take(&at[3], &k->master);
+        take(&at[4], &k->m);
+        take(&at[4], &k->v);
+        op_fill(d, k->m, 0);
+        op_fill(d, k->v, 0);
+    }
+    for (int i = 0; i < p->n; i++) {
+        struct param *a = &p->at[i];
+        struct bucket *k = &p->bucket[a->bucket];
+        a->grad = tensor_like(a->value);
+        a->grad.type = F32;
+        a->value.type = k->value.type;
+        a->value.data = (char *)k->value.data + (size_t)a->offset * dtype_size(k->value.type);
+        if (learn)
+            a->grad.data = (float *)k->grad.data + a->offset;
+    }
+    return 0;
+}
+
+/* Where the master is the value itself it is this rank's slice of it. */
+void params_master(struct params *p, struct dev *d, int rank)
+{
+    for (int b = 0; b < p->nbucket; b++) {
+        struct bucket *k = &p->bucket[b];
+        struct tensor slice = tensor_rows(k->value, rank * k->slice, k->slice);
+        if (!k->m.data)
+            continue;
+        if (k->value.type == F32)
+            k->master.data = slice.data;
+        else
+            op_cast(d, k->master, slice);
+    }
+}
+
+/* The drawn number goes to the master in full precision where this rank owns it. */
+static void master_put(struct params *p, struct dev *d, const struct param *a, const float *w, int rank)
+{
+    struct bucket *k = &p->bucket[a->bucket];
+    int64_t n = tensor_count(a->value), lo = rank * k->slice, hi = lo + k->slice;
+    int64_t from = a->offset > lo ? a->offset : lo, to = a->offset + n < hi ? a->offset + n : hi;
+
+    if (k->master.data && k->value.type != F32 && from < to)
+        op_put(d, (float *)k->master.data + (from - lo), w + (from - a->offset), (size_t)(to - from) * 4);
+}
+
+void params_init(struct params *p, struct dev *d, uint64_t seed, int rank)
+{
+    params_master(p, d, rank);
+    for (int i = 0; i < p->n; i++) {
+        const struct param *a = &p->at[i];
+        int64_t n = tensor_count(a->value);
+        uint64_t stream = rng_stream(a->name);
+        float *w = mem_new((size_t)n, sizeof *w);
+#pragma omp parallel for schedule(static)
+        for (int64_t j = 0; j < n; j++)
+            w[j] = a->draw(seed, stream, j, a);
+        param_put(d, &a->value, w);
+        master_put(p, d, a, w, rank);
+        free(w);
+    }
+}
+
+void params_zero_grad(struct params *p, struct dev *d)
+{
+    for (int b = 0; b < p->nbucket; b++)
+        op_fill(d, p->bucket[b].grad, 0);
+}
+
+struct param *params_find(struct params *p, const char *name)
+{
+    for (int i = 0; i < p->n; i++)
+        if (!strcmp(p->at[i].name, name))
+            return &p->at[i];
+    return NULL;
+}
+
+void param_get(struct dev *d, const struct tensor *t, float *out)
+{
+    int64_t n = tensor_count(*t);
+    uint16_t *half;
+
+    if (t->type == F32) {
+        op_get(d, out, t->data, (size_t)n * 4);
+        return;
+    }
+    half = mem_new((size_t)n, 2);
+    op_get(d, half, t->data, (size_t)n * 2);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = float_of_bf16(half[i]);
+    free(half);
+}
+
+void param_put(struct dev *d, const struct tensor *t, const float *in)
+{
+    int64_t n = tensor_count(*t);
+    uint16_t *half;
+
+    if (t->type == F32) {
+        op_put(d, t->data, in, (size_t)n * 4);
+        return;
+    }
+    half = mem_new((size_t)n, 2);
+    for (int64_t i = 0; i < n; i++)
+        half[i] = bf16_of(in[i]);
+    op_put(d, t->data, half, (size_t)n * 2);
+    free(half);
+}
+
+void params_free(struct params *p, struct dev *d)
+{
+    for (int i = 0; i < 5; i++)
+        if (p->memory[i])
+            op_release(d, p->memory[i]);
+    free(p->bucket);
+    free(p->at);
+    *p = (struct params){ 0 };
+}
