@@ -1,0 +1,279 @@
+/* palimpsa.c - Palimpsa-D: gated linear attention whose memory knows how sure it is.
+ *
+ *   q,k,v = silu(conv(W x));  q,k normalised per head;  s = sigmoid(Wbs x)
+ *   dt = softplus(Wdt x + dt_bias), decay = -exp(A_log) dt;  b = sigmoid(Wb Wr x) softplus(b_scale) s
+ *   o = scan(q, k, s*v, decay, b, Ip_log) + D v;  y = Wo (RMSNorm(o) * silu(Wg x))
+ *
+ * scale = K^-1/2. With metaplasticity off the scan is the plain one and b_* stay unused.
+ * Source: arXiv 2602.09075 and its released layers; docs/math.md. */
+#include "layer.h"
+#include <math.h>
+
+extern const struct scan scan_palimpsa, scan_linear;
+extern const struct mixer mixer_palimpsa;
+
+enum { Q, K_, V_, QCONV, KCONV, VCONV, DT, DT_BIAS, A_LOG, BS, D_SKIP, O_NORM, O, G, B_RANK, B, B_SCALE, IP_LOG };
+
+struct palimpsa_saved {
+    struct tensor qkv;                     /* [T,2HK+HV] before the convolution */
+    struct tensor q, k, v;                 /* [T,H,K] x2 normalised, [T,H,V] after the convolution */
+    struct tensor rq, rk;                  /* [T,H] 1/|q|, 1/|k| */
+    struct tensor dt_raw, s_raw, dt, s;    /* [T,H] F32 */
+    struct tensor rank, b_raw;             /* [T,R], [T,H,V] */
+    struct tensor o, rstd, g, y;           /* [T,H,V] with the skip; [T,H]; [T,H,V] gate; [T,H*V] into o_proj */
+    struct scan_io io;
+};
+
+struct sizes { int64_t H, K, V, R, D, W; };
+
+static struct sizes sizes_of(const struct layer *l)
+{
+    const struct config *c = l->cfg;
+
+    return (struct sizes){ c->heads, c->key, c->value, c->rank, c->width, c->conv };
+}
+
+static void add_conv(struct layer *l, const char *prefix, const char *name, int64_t channels)
+{
+    layer_add(l, prefix, name, SHAPE(F32, channels, 1, l->cfg->conv), PARAM_F32, draw_normal, 0, l->cfg->init_std);
+}
+
+static void palimpsa_init(struct layer *l, const char *prefix)
+{
+    const struct config *c = l->cfg;
+    struct sizes z = sizes_of(l);
+    unsigned idle = c->meta[l->index] ? 0 : PARAM_UNUSED, small = PARAM_F32 | PARAM_NO_DECAY;
+    float std = c->init_std, bound = 1 / sqrtf((float)z.R);
+    int i;
+
+    layer_add(l, prefix, "attn.q_proj.weight", SHAPE(F32, z.H * z.K, z.D), 0, draw_normal, 0, std);
+    layer_add(l, prefix, "attn.k_proj.weight", SHAPE(F32, z.H * z.K, z.D), 0, draw_normal, 0, std);
+    layer_add(l, prefix, "attn.v_proj.weight", SHAPE(F32, z.H * z.V, z.D), 0, draw_normal, 0, std);
+    add_conv(l, prefix, "attn.q_conv1d.weight", z.H * z.K);
+    add_conv(l, prefix, "attn.k_conv1d.weight", z.H * z.K);
+    add_conv(l, prefix, "attn.v_conv1d.weight", z.H * z.V);
+    layer_add(l, prefix, "attn.dt_proj.weight", SHAPE(F32, z.H, z.D), 0, draw_normal, 0, std);
+    i = layer_add(l, prefix, "attn.dt_bias", SHAPE(F32, z.H), small, draw_dt_bias, c->dt_min, c->dt_max);
+    l->params->at[i].c = c->dt_floor;
+    layer_add(l, prefix, "attn.A_log", SHAPE(F32, z.H), small, draw_log_uniform, c->A_lo, c->A_hi);
+    layer_add(l, prefix, "attn.bs_proj.weight", SHAPE(F32, z.H, z.D), 0, draw_normal, 0, std);
+    layer_add(l, prefix, "attn.D", SHAPE(F32, z.H), small, draw_const, 1, 0);
+    layer_add(l, prefix, "attn.o_norm.weight", SHAPE(F32, z.V), small, draw_const, 1, 0);
+    layer_add(l, prefix, "attn.o_proj.weight", SHAPE(F32, z.D, z.H * z.V), 0, draw_normal, 0, std);
+    if (c->use_gate)
+        layer_add(l, prefix, "attn.g_proj.weight", SHAPE(F32, z.H * z.V, z.D), 0, draw_normal, 0, std);
+    if (!c->gain[l->index])
+        return;
+    layer_add(l, prefix, "attn.b_rank_proj.weight", SHAPE(F32, z.R, z.D), idle, draw_normal, 0, std);
+    layer_add(l, prefix, "attn.b_proj.weight", SHAPE(F32, z.H * z.V, z.R), idle, draw_uniform, -bound, bound);
+    layer_add(l, prefix, "attn.b_scale", SHAPE(F32, z.H), small | idle, draw_const, 1, 0);
+    layer_add(l, prefix, "attn.Ip_log", SHAPE(F32, z.H), small | idle | PARAM_FROZEN, draw_const, 0, 0);
+}
+
+/* The gate is the one optional parameter in the middle of the list. */
+static struct param *param_at(const struct layer *l, int i)
+{
+    return layer_param(l, i > G && !l->cfg->use_gate ? i - 1 : i);
+}
+
+static void palimpsa_state(const struct layer *l, int64_t nseq, struct tensor shape[MIXER_STATES])
+{
+    struct sizes z = sizes_of(l);
+    int64_t tail = z.W - 1;
+
+    shape[0] = SHAPE(F32, nseq, z.H, z.V, z.K);
+    if (l->cfg->meta[l->index])
+        shape[1] = shape[0];
+    shape[SCAN_STATES] = shape[SCAN_STATES + 1] = SHAPE(F32, nseq, tail, z.H * z.K);
+    shape[SCAN_STATES + 2] = SHAPE(F32, nseq, tail, z.H * z.V);
+}
+
+/* Projection, convolution and, for q and k, normalisation of columns [from, from+H*C) of qkv. */
+static struct tensor stream(struct layer *l, const struct pass *p, struct arena *a, struct palimpsa_saved *f,
+                            struct tensor x, int which, struct tensor *rnorm)
+{
+    struct dev *d = p->dev;
+    struct sizes z = sizes_of(l);
+    int64_t C = which == 2 ? z.V : z.K, from = which * z.H * z.K, T = x.dim[0];
+    struct tensor raw = tensor_cols(f->qkv, from, z.H * C), y, normed;
+    struct param *w = param_at(l, QCONV + which);
+
+    linear_forward(d, raw, x, param_at(l, Q + which));
+    if (which == 2) {
+        y = arena_push(a, SHAPE(d->type, T, z.H * C));
+        op_conv(d, y, layer_tail_out(l, p, which), raw, tensor_flat(w->value), (struct tensor){ 0 },
+                layer_tail_in(l, p, which), p->seqs);
+        return tensor_heads(y, z.H);
+    }
+    normed = arena_push(a, SHAPE(d->type, T, z.H, C));
+    *rnorm = arena_push(a, SHAPE(F32, T, z.H));
+    y = arena_push(&d->temp, SHAPE(d->type, T, z.H * C));
+    op_conv(d, y, layer_tail_out(l, p, which), raw, tensor_flat(w->value), (struct tensor){ 0 },
+            layer_tail_in(l, p, which), p->seqs);
+    op_l2norm(d, normed, *rnorm, tensor_heads(y, z.H));
+    return normed;
+}
+
+/* dt, decay, s and, in a metaplastic layer, the precision gain b. */
+static void gates(struct layer *l, const struct pass *p, struct arena *a, struct palimpsa_saved *f, struct tensor x)
+{
+    struct dev *d = p->dev;
+    struct sizes z = sizes_of(l);
+    struct tensor gate = SHAPE(F32, x.dim[0], z.H);
+    struct dt_range all = { l->cfg->dt_lo, l->cfg->dt_hi };
+
+    f->dt_raw = arena_push(a, gate);
+    f->s_raw = arena_push(a, gate);
+    f->dt = arena_push(a, gate);
+    f->s = arena_push(a, gate);
+    f->io.decay = arena_push(a, gate);
+    linear_forward(d, f->dt_raw, x, param_at(l, DT));
+    op_decay(d, f->dt, f->io.decay, f->dt_raw, param_at(l, DT_BIAS)->value, param_at(l, A_LOG)->value, all);
+    linear_forward(d, f->s_raw, x, param_at(l, BS));
+    op_map(d, MAP_SIGMOID, f->s, f->s_raw);
+    if (!l->cfg->meta[l->index])
+        return;
+    f->rank = arena_push(a, SHAPE(d->type, x.dim[0], z.R));
+    f->b_raw = arena_push(a, SHAPE(d->type, x.dim[0], z.H, z.V));
+    f->io.beta = arena_push(a, tensor_like(f->b_raw));
+    linear_forward(d, f->rank, x, param_at(l, B_RANK));
+    linear_forward(d, tensor_flat(f->b_raw), f->rank, param_at(l, B));
+    op_gain(d, f->io.beta, f->b_raw, param_at(l, B_SCALE)->value, f->s);
+    f->io.prior[0] = param_at(l, IP_LOG)->value;
+}
+
+static void palimpsa_forward(struct layer *l, const struct pass *p, struct tensor y, struct tensor x, void *saved)
+{
+    struct dev *d = p->dev;
+    struct arena *a = p->train ? &d->keep : &d->temp;
+    struct palimpsa_saved *f = saved;
+    struct sizes z = sizes_of(l);
+    bool meta = l->cfg->meta[l->index];
+    size_t mark = arena_mark(&d->temp);
+    int64_t T = x.dim[0];
+
+    *f = (struct palimpsa_saved){ .io.scale = 1 / sqrtf((float)z.K) };
+    f->qkv = arena_push(a, SHAPE(d->type, T, z.H * (2 * z.K + z.V)));
+    f->io.q = f->q = stream(l, p, a, f, x, 0, &f->rq);
+    f->io.k = f->k = stream(l, p, a, f, x, 1, &f->rk);
+    f->v = stream(l, p, a, f, x, 2, NULL);
+    gates(l, p, a, f, x);
+    f->io.v = arena_push(a, tensor_like(f->v));
+    op_mul(d, f->io.v, f->v, f->s, false);
+    f->io.o = f->o = arena_push(a, tensor_like(f->v));
+    if (meta && p->want_var)
+        f->io.var = arena_push(a, SHAPE(F32, T, z.H, z.V));
+    layer_carry(l, p, &f->io, meta ? 2 : 1);
+    scan_forward(d, meta ? &scan_palimpsa : &scan_linear, p->seqs, &f->io, p->train ? &d->keep : NULL);
+    if (p->watch)
+        p->watch(p->watch_arg, l, p->seqs, &f->io);
+    op_mul(d, f->o, f->v, param_at(l, D_SKIP)->value, true);
+    f->rstd = arena_push(a, SHAPE(F32, T, z.H));
+    f->y = arena_push(a, SHAPE(d->type, T, z.H * z.V));
+    if (l->cfg->use_gate) {
+        f->g = arena_push(a, tensor_like(f->v));
+        linear_forward(d, tensor_flat(f->g), x, param_at(l, G));
+    }
+    op_rmsnorm(d, tensor_heads(f->y, z.H), f->rstd, f->o, param_at(l, O_NORM)->value, f->g,
+               l->cfg->use_gate ? GATE_AFTER_NORM : GATE_NONE, l->cfg->eps);
+    linear_forward(d, y, f->y, param_at(l, O));
+    arena_pop(&d->temp, mark);
+}
+
+/* From the gradient at the mixer's output to that at what the scan read; dv gets the skip's share. */
+static void output_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor dy, struct tensor x,
+                            const struct palimpsa_saved *f, struct tensor dout, struct tensor dv)
+{
+    struct dev *d = p->dev;
+    bool gate = l->cfg->use_gate;
+    size_t mark = arena_mark(&d->temp);
+    struct tensor dn = arena_push(&d->temp, tensor_like(f->y)), dg = { 0 };
+
+    if (gate)
+        dg = arena_push(&d->temp, tensor_like(f->g));
+    linear_backward(d, dn, dy, f->y, param_at(l, O), false);
+    op_rmsnorm_bwd(d, dout, param_at(l, O_NORM)->grad, dg, tensor_heads(dn, f->v.dim[1]), f->o,
+                   param_at(l, O_NORM)->value, f->g, f->rstd, gate ? GATE_AFTER_NORM : GATE_NONE);
+    op_mul_bwd(d, dv, param_at(l, D_SKIP)->grad, dout, f->v, param_at(l, D_SKIP)->value, false);
+    if (gate)
+        linear_backward(d, dx, tensor_flat(dg), x, param_at(l, G), false);
+    else
+        op_fill(d, dx, 0);
+    arena_pop(&d->temp, mark);
+}
+
+/* From the gradients at decay, beta and s back to x. */
+static void gates_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor x,
+                           const struct palimpsa_saved *f, const struct scan_io *g, struct tensor ds)
+{
+    struct dev *d = p->dev;
+    struct dt_range all = { l->cfg->dt_lo, l->cfg->dt_hi };
+    struct tensor raw = arena_push(&d->temp, tensor_like(f->dt_raw));
+
+    if (l->cfg->meta[l->index]) {
+        struct tensor db = arena_push(&d->temp, tensor_like(f->b_raw));
+        struct tensor dr = arena_push(&d->temp, tensor_like(f->rank));
+        op_gain_bwd(d, db, param_at(l, B_SCALE)->grad, ds, g->beta, f->b_raw, param_at(l, B_SCALE)->value, f->s);
+        linear_backward(d, dr, tensor_flat(db), f->rank, param_at(l, B), false);
+        linear_backward(d, dx, dr, x, param_at(l, B_RANK), true);
+    }
+    op_map_bwd(d, MAP_SIGMOID, raw, ds, f->s_raw);
+    linear_backward(d, dx, raw, x, param_at(l, BS), true);
+    op_decay_bwd(d, raw, param_at(l, DT_BIAS)->grad, param_at(l, A_LOG)->grad, (struct tensor){ 0 }, g->decay,
+                 f->dt_raw, param_at(l, DT_BIAS)->value, param_at(l, A_LOG)->value, all);
+    linear_backward(d, dx, raw, x, param_at(l, DT), true);
+}
+
+static void stream_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor x,
+                            const struct palimpsa_saved *f, int which, struct tensor dy)
+{
+    struct dev *d = p->dev;
+    struct sizes z = sizes_of(l);
+    struct tensor raw = tensor_cols(f->qkv, which * z.H * z.K, z.H * (which == 2 ? z.V : z.K));
+    struct param *w = param_at(l, QCONV + which);
+    size_t mark = arena_mark(&d->temp);
+    struct tensor dc = arena_push(&d->temp, tensor_like(dy)), draw = arena_push(&d->temp, tensor_like(tensor_flat(dy)));
+
+    if (which == 2)
+        dc = dy;
+    else
+        op_l2norm_bwd(d, dc, dy, which ? f->k : f->q, which ? f->rk : f->rq);
+    op_conv_bwd(d, draw, tensor_flat(w->grad), (struct tensor){ 0 }, tensor_flat(dc), raw, tensor_flat(w->value),
+                (struct tensor){ 0 }, p->seqs);
+    linear_backward(d, dx, draw, x, param_at(l, Q + which), true);
+    arena_pop(&d->temp, mark);
+}
+
+static void palimpsa_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor dy,
+                              struct tensor x, const void *saved)
+{
+    struct dev *d = p->dev;
+    const struct palimpsa_saved *f = saved;
+    bool meta = l->cfg->meta[l->index];
+    size_t mark = arena_mark(&d->temp);
+    struct tensor dv = arena_push(&d->temp, tensor_like(f->v)), ds = arena_push(&d->temp, tensor_like(f->s));
+    struct scan_io g = {
+        .q = arena_push(&d->temp, tensor_like(f->q)), .k = arena_push(&d->temp, tensor_like(f->k)),
+        .v = arena_push(&d->temp, tensor_like(f->v)), .decay = arena_push(&d->temp, tensor_like(f->dt)),
+        .o = arena_push(&d->temp, tensor_like(f->o)),
+    };
+
+    if (meta) {
+        g.beta = arena_push(&d->temp, tensor_like(f->b_raw));
+        g.prior[0] = param_at(l, IP_LOG)->grad;
+    }
+    output_backward(l, p, dx, dy, x, f, g.o, dv);
+    scan_backward(d, meta ? &scan_palimpsa : &scan_linear, p->seqs, &f->io, &g);
+    op_mul_bwd(d, dv, ds, g.v, f->v, f->s, true);
+    gates_backward(l, p, dx, x, f, &g, ds);
+    stream_backward(l, p, dx, x, f, 0, g.q);
+    stream_backward(l, p, dx, x, f, 1, g.k);
+    stream_backward(l, p, dx, x, f, 2, dv);
+    arena_pop(&d->temp, mark);
+}
+
+const struct mixer mixer_palimpsa = {
+    .name = "palimpsa", .brief = "Palimpsa-D: metaplastic gated linear attention",
+    .saved = sizeof(struct palimpsa_saved), .init = palimpsa_init, .state = palimpsa_state,
+    .forward = palimpsa_forward, .backward = palimpsa_backward, .scan = &scan_palimpsa, .plain = &scan_linear,
+};
