@@ -3,7 +3,8 @@
  *   struct json *j = json_parse(text, n, "config.json");       NULL with the reason on stderr
  *   json_int(j, "hidden_size", &width)                          1 found, 0 absent, -1 wrong type (said on stderr)
  *   json_free(j);
- * Bare Infinity, -Infinity and NaN are read (Hugging Face writes them) and written back bare. */
+ * Bare Infinity, -Infinity and NaN are read (Hugging Face writes them) and written back bare.
+ * Integers are exact up to 2^53. \u0000 inside a string reads as the two bytes C0 80. */
 #ifndef JSON_H
 #define JSON_H
 #include "base.h"
@@ -38,5 +39,6 @@ void text_free(struct text *t);
 char *file_read(const char *path, size_t *n);
 /* Writes aside, fsyncs, renames: path is the old or the new content, never a part. */
 int   file_write(const char *path, const void *data, size_t n);
+int   file_sync_parent(const char *path);       /* fsyncs the directory that holds path, after a rename */
 EXTERN_C_END
 #endif

@@ -37,7 +37,7 @@ void text_add(struct text *t, const char *fmt, ...)
 
 void text_string(struct text *t, const char *s, size_t n)
 {
-    static const char named[] = "\"\"\\\\\bb\ff\nn\rr\tt";           /* byte, letter, byte, letter */
+    static const char named[] = "\"\"\\\\\bb\ff\nn\rr\tt";       /* byte, letter, byte, letter */
 
     text_room(t, 6 * n + 2);
     t->at[t->n++] = '"';
@@ -121,13 +121,13 @@ char *file_read(const char *path, size_t *n)
 }
 
 /* The directory entry must reach the disk too, else a crash brings the old name back. */
-static int sync_parent(const char *path)
+int file_sync_parent(const char *path)
 {
     char dir[4096];
     const char *slash = strrchr(path, '/');
-    int fd, status;
+    int n = slash ? (int)(slash - path) + 1 : 1, fd, status;
 
-    if (!str_format(dir, sizeof dir, "%.*s", slash ? (int)(slash - path) + 1 : 1, slash ? path : "."))
+    if (!str_format(dir, sizeof dir, "%.*s", n, slash ? path : "."))
         return fail("%s: path is too long", path);
     fd = open(dir, O_RDONLY | O_DIRECTORY);
     if (fd < 0)
@@ -168,5 +168,5 @@ int file_write(const char *path, const void *data, size_t n)
         status = fail("%s: %s", path, strerror(errno));
     if (status)
         unlink(aside);
-    return status ? status : sync_parent(path);
+    return status ? status : file_sync_parent(path);
 }

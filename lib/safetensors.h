@@ -31,6 +31,7 @@ struct st {
 };
 
 struct st *st_open(const char *path);           /* a file, an index.json, or a directory */
+struct st *st_open_memory(const void *data, size_t n, const char *name);    /* data stays the caller's */
 void       st_close(struct st *f);
 const struct st_tensor *st_find(const struct st *f, const char *name);      /* NULL when absent */
 const char *st_meta(const struct st *f, const char *key);                   /* of the first file; NULL when absent */
@@ -43,10 +44,11 @@ size_t      st_type_size(enum st_type t);
 int st_float(const struct st_tensor *t, float *out);
 int st_int(const struct st_tensor *t, int32_t *out);
 
-/* Writing: declare all, then give the data in the same order; st_finish fsyncs. The file appears
- * under path only when finished (written to path.tmp and renamed). st_abort removes what was written. */
+/* Writing: declare all (wide types first: readers that map the file want them aligned), give the
+ * data in the same order; st_finish fsyncs. The file appears under path only when finished (written
+ * to path.tmp and renamed). st_abort removes what was written. */
 struct st_writer;
-struct st_writer *st_create(const char *path);
+struct st_writer *st_create(const char *path);                              /* NULL with the reason */
 void st_declare(struct st_writer *w, const char *name, enum st_type type, int ndim, const int64_t *dim);
 void st_describe(struct st_writer *w, const char *key, const char *value);  /* a metadata pair */
 int  st_write(struct st_writer *w, const void *data, size_t bytes);         /* the next bytes, tensor after tensor, in pieces as liked */

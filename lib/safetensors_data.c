@@ -1,0 +1,58 @@
+/* safetensors_data.c - the bytes of a mapped tensor as numbers; nothing in a file is aligned. */
+#include "safetensors.h"
+#include "half.h"
+
+int st_float(const struct st_tensor *t, float *out)
+{
+    const char *p = t->data;
+    uint16_t half;
+    double wide;
+
+    switch (t->type) {
+    case ST_F32:
+        if (t->count)
+            memcpy(out, p, (size_t)t->bytes);
+        return 0;
+    case ST_BF16:
+        for (int64_t i = 0; i < t->count; i++) {
+            memcpy(&half, p + 2 * i, 2);
+            out[i] = float_of_bf16(half);
+        }
+        return 0;
+    case ST_F16:
+        for (int64_t i = 0; i < t->count; i++) {
+            memcpy(&half, p + 2 * i, 2);
+            out[i] = float_of_f16(half);
+        }
+        return 0;
+    case ST_F64:
+        for (int64_t i = 0; i < t->count; i++) {
+            memcpy(&wide, p + 8 * i, 8);
+            out[i] = (float)wide;
+        }
+        return 0;
+    default:
+        return fail("%s: %s: expected a float dtype, found %s", t->file, t->name, st_type_name(t->type));
+    }
+}
+
+int st_int(const struct st_tensor *t, int32_t *out)
+{
+    const char *p = t->data;
+    int64_t wide;
+
+    if (t->type == ST_I32) {
+        if (t->count)
+            memcpy(out, p, (size_t)t->bytes);
+        return 0;
+    }
+    if (t->type != ST_I64)
+        return fail("%s: %s: expected I64 or I32, found %s", t->file, t->name, st_type_name(t->type));
+    for (int64_t i = 0; i < t->count; i++) {
+        memcpy(&wide, p + 8 * i, 8);
+        if (wide < INT32_MIN || wide > INT32_MAX)
+            return fail("%s: %s: %lld does not fit into 32 bits", t->file, t->name, (long long)wide);
+        out[i] = (int32_t)wide;
+    }
+    return 0;
+}
