@@ -1,0 +1,193 @@
+/* comm.c - a world of one, and a world of forked processes that meet in shared memory.
+ *
+ * The shared block is a header and world*world boxes of BOX floats: box (r, s) is what rank r hands to
+ * rank s. Long tensors go through in pieces. */
+#define _GNU_SOURCE
+#include "comm.h"
+#include "op.h"
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BOX = 1 << 16, MAX_WORLD = 64 };
+
+struct shared {
+    atomic_int arrived, round, dead;     /* dead: 1 + the rank that ended without joining */
+    pid_t      pid[MAX_WORLD];
+    float      box[];
+};
+
+static void self_sum(struct comm *c, struct tensor x)
+{
+    (void)c, (void)x;
+}
+
+static void self_move(struct comm *c, struct tensor a, struct tensor b)
+{
+    (void)c, (void)a, (void)b;
+}
+
+static float *box(const struct comm *c, int from, int to)
+{
+    struct shared *s = c->priv;
+
+    return s->box + ((int64_t)from * c->world + to) * BOX;
+}
+
+/* A child whose parent is gone, or a parent whose child is: somebody died. */
+static void look_around(const struct comm *c)
+{
+    struct shared *s = c->priv;
+    int status;
+
+    if (c->rank && getppid() != s->pid[0])
+        atomic_store(&s->dead, 1);
+    for (int r = 1; !c->rank && r < c->world; r++)
+        if (s->pid[r] && waitpid(s->pid[r], &status, WNOHANG) == s->pid[r]) {
+            s->pid[r] = 0;
+            atomic_store(&s->dead, r + 1);
+        }
+    if (!atomic_load(&s->dead))
+        return;
+    if (!c->rank) {
+        fail("rank %d of %d ended; stopping the others", atomic_load(&s->dead) - 1, c->world);
+        for (int r = 1; r < c->world; r++)
+            if (s->pid[r])
+                kill(s->pid[r], SIGKILL), waitpid(s->pid[r], &status, 0);
+    }
+    _exit(1);
+}
+
+static void barrier(const struct comm *c)
+{
+    struct shared *s = c->priv;
+    int round = atomic_load(&s->round);
+
+    if (atomic_fetch_add(&s->arrived, 1) + 1 == c->world) {
+        atomic_store(&s->arrived, 0);
+        atomic_fetch_add(&s->round, 1);
+        return;
+    }
+    for (int spin = 0; atomic_load(&s->round) == round; spin++) {
+        if (spin % 1024 == 1023)
+            look_around(c);
+        sched_yield();
+    }
+}
+
+static void shm_sum(struct comm *c, struct tensor x)
+{
+    int64_t n = tensor_count(x);
+    float total[256];
+
+    REQUIRE(x.type == F32 && n <= (int64_t)LEN(total));
+    op_get(c->dev, box(c, c->rank, 0), x.data, (size_t)n * 4);
+    barrier(c);
+    for (int64_t i = 0; i < n; i++) {
+        total[i] = 0;
+        for (int r = 0; r < c->world; r++)
+            total[i] += box(c, r, 0)[i];
+    }
+    barrier(c);
+    op_put(c->dev, x.data, total, (size_t)n * 4);
+}
+
+static void shm_scatter(struct comm *c, struct tensor slice, struct tensor whole)
+{
+    int64_t n = tensor_count(slice);
+    const char *from = whole.data;
+
+    REQUIRE(whole.type == F32 && slice.data == from + (int64_t)c->rank * n * 4);
+    for (int64_t at = 0; at < n; at += BOX) {
+        int64_t part = n - at < BOX ? n - at : BOX;
+        for (int r = 0; r < c->world; r++)
+            op_get(c->dev, box(c, c->rank, r), from + (r * n + at) * 4, (size_t)part * 4);
+        barrier(c);
+        for (int r = 1; r < c->world; r++)
+            for (int64_t i = 0; i < part; i++)
+                box(c, 0, c->rank)[i] += box(c, r, c->rank)[i];
+        op_put(c->dev, (char *)slice.data + at * 4, box(c, 0, c->rank), (size_t)part * 4);
+        barrier(c);
+    }
+}
+
+static void shm_gather(struct comm *c, struct tensor whole, struct tensor slice)
+{
+    int64_t size = (int64_t)dtype_size(whole.type), n = tensor_count(slice) * size, step = (int64_t)BOX * 4;
+
+    for (int64_t at = 0; at < n; at += step) {
+        int64_t part = n - at < step ? n - at : step;
+        op_get(c->dev, box(c, c->rank, 0), (char *)slice.data + at, (size_t)part);
+        barrier(c);
+        for (int r = 0; r < c->world; r++)
+            if (r != c->rank)
+                op_put(c->dev, (char *)whole.data + r * n + at, box(c, r, 0), (size_t)part);
+        barrier(c);
+    }
+}
+
+int comm_fork(struct comm *c, int world)
+{
+    size_t bytes = sizeof(struct shared) + (size_t)world * (size_t)world * BOX * sizeof(float);
+    struct shared *s;
+
+    *c = (struct comm){ .world = world, .sum = self_sum, .scatter = self_move, .gather = self_move };
+    if (world == 1)
+        return 0;
+    if (world < 1 || world > MAX_WORLD)
+        return fail("ranks: expected 1 to %d, found %d", MAX_WORLD, world);
+    s = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (s == MAP_FAILED)
+        return fail("ranks: no shared memory: %s", strerror(errno));
+    c->priv = s;
+    c->sum = shm_sum;
+    c->scatter = shm_scatter;
+    c->gather = shm_gather;
+    s->pid[0] = getpid();
+    fflush(NULL);
+    for (int r = 1; r < world; r++) {
+        pid_t pid = fork();
+        if (pid < 0) {
+            atomic_store(&s->dead, r + 1);
+            return fail("ranks: cannot start rank %d: %s", r, strerror(errno));
+        }
+        if (pid == 0) {
+            c->rank = r;
+            return 0;
+        }
+        s->pid[r] = pid;
+    }
+    return 0;
+}
+
+void comm_use(struct comm *c, struct dev *d)
+{
+    c->dev = d;
+}
+
+int comm_join(struct comm *c, int status)
+{
+    struct shared *s = c->priv;
+
+    if (c->world == 1)
+        return status;
+    fflush(NULL);
+    if (c->rank)
+        _exit(status);
+    for (int r = 1; r < c->world; r++) {
+        int w = 0;
+        if (!s->pid[r])
+            continue;
+        if (status)
+            kill(s->pid[r], SIGTERM);
+        while (waitpid(s->pid[r], &w, 0) < 0 && errno == EINTR)
+            ;
+        if (!status && !(WIFEXITED(w) && WEXITSTATUS(w) == 0))
+            status = WIFEXITED(w) ? WEXITSTATUS(w) : 1;
+    }
+    return status;
+}

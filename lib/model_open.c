@@ -1,0 +1,188 @@
+/* model_open.c - from a config to declared, allocated parameters and state; and what all of it will cost. */
+#include "layer.h"
+#include "model.h"
+#include "model_parts.h"
+
+static bool mlp_family(const struct config *c)
+{
+    return !strcmp(c->family, "palimpsa");
+}
+
+/* Parameters of a block: norm, mixer's, then the MLP's. layer.first is the mixer's first. */
+struct param *model_param(const struct model *m, int layer, int which)
+{
+    const struct layer *l = &m->layer[layer];
+    int mlp = layer + 1 < m->cfg.layers ? m->layer[layer + 1].first - 5 : m->norm - 4;
+
+    return &m->params.at[which == MIX_NORM ? l->first - 1 : mlp + which - MLP_NORM];
+}
+
+static int declare(struct model *m, int bucket, const char *name, struct tensor shape, unsigned flags, float a, float b)
+{
+    struct param p = { .value = shape, .flags = flags, .bucket = bucket, .a = a, .b = b,
+                       .draw = b > 0 ? draw_normal : draw_const };
+
+    REQUIRE(str_format(p.name, sizeof p.name, "%s", name));
+    return params_add(&m->params, p);
+}
+
+static void declare_layer(struct model *m, int i)
+{
+    const struct config *c = &m->cfg;
+    struct layer *l = &m->layer[i];
+    bool mlp = mlp_family(c);
+    unsigned norm = PARAM_F32 | PARAM_NO_DECAY;
+    char prefix[64], name[96];
+
+    snprintf(prefix, sizeof prefix, "%s.layers.%d.", mlp ? "model" : "backbone", i);
+    *l = (struct layer){ .mixer = mixer_find(c->mixer[i]), .cfg = c, .params = &m->params, .index = i };
+    if (!l->mixer)
+        BUG("layer %d: no mixer named '%s'", i, c->mixer[i]);
+    snprintf(name, sizeof name, "%s%s", prefix, mlp ? "attn_norm.weight" : "norm.weight");
+    l->first = declare(m, BUCKET_F32, name, SHAPE(F32, c->width), norm, 1, 0) + 1;
+    l->mixer->init(l, prefix);
+    if (!c->ffn)
+        return;
+    snprintf(name, sizeof name, "%smlp_norm.weight", prefix);
+    declare(m, BUCKET_F32, name, SHAPE(F32, c->width), norm, 1, 0);
+    snprintf(name, sizeof name, "%smlp.gate_proj.weight", prefix);
+    declare(m, BUCKET_LAYER + i, name, SHAPE(F32, c->ffn, c->width), 0, 0, c->init_std);
+    snprintf(name, sizeof name, "%smlp.up_proj.weight", prefix);
+    declare(m, BUCKET_LAYER + i, name, SHAPE(F32, c->ffn, c->width), 0, 0, c->init_std);
+    snprintf(name, sizeof name, "%smlp.down_proj.weight", prefix);
+    declare(m, BUCKET_LAYER + i, name, SHAPE(F32, c->width, c->ffn), 0, 0, c->init_std);
+}
+
+/* Everything but storage. */
+static void model_declare(struct model *m, struct dev *d, const struct config *c, bool recompute)
+{
+    bool mlp = mlp_family(c);
+
+    *m = (struct model){ .cfg = *c, .dev = d, .recompute = recompute };
+    m->layer = mem_new((size_t)c->layers, sizeof *m->layer);
+    m->block = mem_new((size_t)c->layers, sizeof *m->block);
+    m->embed = declare(m, BUCKET_EMBED, mlp ? "model.embeddings.weight" : "backbone.embeddings.weight",
+                       SHAPE(F32, c->vocab, c->width), 0, 0, c->init_std);
+    for (int i = 0; i < c->layers; i++) {
+        declare_layer(m, i);
+        m->block[i].saved = mem_new(1, m->layer[i].mixer->saved);
+    }
+    m->norm = declare(m, BUCKET_F32, mlp ? "model.norm.weight" : "backbone.norm_f.weight", SHAPE(F32, c->width),
+                      PARAM_F32 | PARAM_NO_DECAY, 1, 0);
+    m->head = m->embed;
+    if (!c->tied)
+        m->head = declare(m, BUCKET_EMBED, "lm_head.weight", SHAPE(F32, c->vocab, c->width), 0, 0, c->init_std);
+    for (int i = 0; i < c->layers; i++)
+        m->layer[i].cfg = &m->cfg;
+}
+
+int model_open(struct model *m, struct dev *d, const struct config *c, const struct model_use *use)
+{
+    if (config_check(c, "model"))
+        return -1;
+    model_declare(m, d, c, use->recompute);
+    if (params_alloc(&m->params, d, use->world ? use->world : 1, use->learn, use->optim)) {
+        model_close(m);
+        return -1;
+    }
+    return 0;
+}
+
+void model_close(struct model *m)
+{
+    for (int i = 0; m->block && i < m->cfg.layers; i++)
+        free(m->block[i].saved);
+    free(m->block);
+    free(m->layer);
+    params_free(&m->params, m->dev);
+    m->block = NULL;
+    m->layer = NULL;
+}
+
+static size_t state_bytes(const struct model *m, int64_t nseq, struct tensor (*at)[MIXER_STATES])
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < m->cfg.layers; i++) {
+        struct tensor shape[MIXER_STATES] = { 0 };
+        m->layer[i].mixer->state(&m->layer[i], nseq, shape);
+        for (int j = 0; j < MIXER_STATES; j++) {
+            if (at)
+                at[i][j] = shape[j];
+            bytes += ((size_t)tensor_count(shape[j]) * 4 + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+        }
+    }
+    return bytes;
+}
+
+int model_state_open(struct model *m, struct model_state *s, int64_t nseq)
+{
+    size_t offset = 0;
+
+    *s = (struct model_state){ .nseq = nseq, .at = mem_new((size_t)m->cfg.layers, sizeof *s->at) };
+    s->bytes = state_bytes(m, nseq, s->at);
+    s->memory = op_alloc(m->dev, s->bytes);
+    if (!s->memory) {
+        free(s->at);
+        return fail("the state of %lld sequences does not fit on the device: %zu bytes", (long long)nseq, s->bytes);
+    }
+    for (int i = 0; i < m->cfg.layers; i++)
+        for (int j = 0; j < MIXER_STATES; j++) {
+            struct tensor *t = &s->at[i][j];
+            if (!t->ndim)
+                continue;
+            t->data = (char *)s->memory + offset;
+            offset += ((size_t)tensor_count(*t) * 4 + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+            op_fill(m->dev, *t, 0);
+        }
+    return 0;
+}
+
+void model_state_close(struct model *m, struct model_state *s)
+{
+    if (s->memory)
+        op_release(m->dev, s->memory);
+    free(s->at);
+    *s = (struct model_state){ 0 };
+}
+
+/* One dry run; n documents share the row. */
+static void dry_run(struct model *m, enum model_job job, int64_t tokens, int n, size_t peak[2])
+{
+    struct batch b = { .seqs = { .tokens = tokens, .n = n, .longest = n > 1 ? tokens / n + 1 : tokens } };
+    struct pass p = { .fresh = true };
+
+    if (job == JOB_LEARN)
+        model_learn(m, &b, 1, NULL, NULL);
+    else if (job == JOB_LOSS)
+        model_loss(m, &b, &p, NULL);
+    else
+        model_logits(m, &b, &p, false, NULL);
+    peak[0] = m->dev->keep.peak > peak[0] ? m->dev->keep.peak : peak[0];
+    peak[1] = m->dev->temp.peak > peak[1] ? m->dev->temp.peak : peak[1];
+}
+
+int model_plan(struct model_plan *out, const struct dev *d, const struct config *c, const struct model_use *use,
+               enum model_job job, int64_t tokens, int64_t nseq)
+{
+    struct dev dry = dev_dry(d);
+    struct model m;
+    size_t peak[2] = { 0, 0 }, bytes[3];
+
+    if (config_check(c, "model"))
+        return -1;
+    model_declare(&m, &dry, c, use->recompute);
+    params_layout(&m.params, d->type, use->world ? use->world : 1);
+    params_bytes(&m.params, d->type, use->optim, bytes);
+    for (int i = 0; i < m.params.n; i++)
+        m.params.at[i].grad = tensor_like(m.params.at[i].value);
+    for (int i = 0; i < m.params.n; i++)
+        if (!(m.params.at[i].flags & PARAM_F32))
+            m.params.at[i].value.type = d->type;
+    dry_run(&m, job, tokens, 1, peak);
+    dry_run(&m, job, tokens, (int)tokens, peak);
+    *out = (struct model_plan){ bytes[0], use->learn ? bytes[1] : 0, bytes[2], peak[0], peak[1],
+                                nseq ? state_bytes(&m, nseq, NULL) : 0 };
+    model_close(&m);
+    return 0;
+}
