@@ -36,12 +36,18 @@ struct scan_impl {
                      void *scratch);
 };
 
+/* A field that a scan uses. Shape in letters: T tokens, N sequences, Q and G heads of q and k, H, V, K; "" for
+ * a state, whose shape plan() tells. low..high: values that suit it, for tests and bench. A NULL shape ends. */
+struct scan_field { size_t at; const char *shape; float low, high; };
+#define SCAN_AT(field) offsetof(struct scan_io, field)
+
 struct scan {
     const char *name, *brief;
     /* shapes of state[] and saved[] for these inputs; allocates nothing */
     void (*plan)(const struct seqs *s, const struct scan_io *x,
                  struct tensor state[SCAN_STATES], struct tensor saved[SCAN_SAVED]);
     const struct scan_impl *impl[DEV_KINDS];    /* [DEV_NAIVE] is the definition; DEV_CPU may be absent */
+    const struct scan_field *field;             /* all inputs, and var if there is one; states and var are optional */
 };
 
 /* keep: where saved[] is pushed when a backward will follow, else NULL. Scratch comes from d->temp. */

@@ -1,0 +1,52 @@
+/* scan_host.h - how the recurrences on the host reach into their tensors: F32, double inside. */
+#ifndef SCAN_HOST_H
+#define SCAN_HOST_H
+#include "scan.h"
+
+static inline float *row(struct tensor t, int64_t token, int64_t head)
+{
+    return (float *)t.data + token * t.row + head * t.dim[2];
+}
+
+/* Head h of a state tensor; NULL when the tensor is absent. */
+static inline float *memory(struct tensor t, int64_t n, int64_t h)
+{
+    return t.data ? (float *)t.data + n * t.row + h * t.dim[2] * t.dim[3] : NULL;
+}
+
+/* An absent memory is empty. */
+static inline void memory_load(double *m, struct tensor t, int64_t n, int64_t h, int64_t size)
+{
+    const float *from = memory(t, n, h);
+
+    for (int64_t i = 0; i < size; i++)
+        m[i] = from ? (double)from[i] : 0;
+}
+
+static inline void memory_store(struct tensor t, int64_t n, int64_t h, const double *m, int64_t size)
+{
+    float *to = memory(t, n, h);
+
+    for (int64_t i = 0; to && i < size; i++)
+        to[i] = (float)m[i];
+}
+
+/* Absent tensors are not wanted: these do nothing then. */
+static inline void row_put(struct tensor t, int64_t token, int64_t head, const double *value)
+{
+    for (int64_t i = 0; t.data && i < t.dim[2]; i++)
+        row(t, token, head)[i] = (float)value[i];
+}
+
+static inline void row_add(struct tensor t, int64_t token, int64_t head, const double *value)
+{
+    for (int64_t i = 0; t.data && i < t.dim[2]; i++)
+        row(t, token, head)[i] += (float)value[i];
+}
+
+static inline void rows_clear(struct tensor t)
+{
+    for (int64_t i = 0; t.data && i < t.dim[0]; i++)
+        memset(row(t, i, 0), 0, (size_t)(t.dim[1] * t.dim[2]) * sizeof(float));
+}
+#endif
