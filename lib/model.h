@@ -30,7 +30,8 @@ double model_loss (struct model *m, const struct batch *b, const struct pass *p,
 /* Loss summed over predictions, and grad += scale * d loss. done is told each bucket whose gradients are final. */
 double model_learn(struct model *m, const struct batch *b, float scale,
                    void (*done)(void *arg, int bucket), void *arg);
-/* Logits [rows, vocab] host floats of the last token of every sequence (last) or of every token. */
+/* Logits [rows, vocab] host floats of every token, or of the last one of every sequence (an empty
+ * sequence's row means nothing). */
 void   model_logits(struct model *m, const struct batch *b, const struct pass *p, bool last, float *logits);
 
 /* State for nseq sequences, one entry a layer, allocated on the device. */
@@ -43,5 +44,7 @@ struct model_plan { size_t weights, grads, optimizer, keep, temp, state; };
 enum model_job { JOB_LEARN, JOB_LOSS, JOB_LOGITS };
 int model_plan(struct model_plan *out, const struct dev *d, const struct config *c, const struct model_use *use,
                enum model_job job, int64_t tokens, int64_t nseq);
+/* Grows the device's arenas to what the job needs on rows of so many tokens. 0, or -1 with the reason. */
+int model_reserve(struct model *m, enum model_job job, int64_t tokens);
 EXTERN_C_END
 #endif

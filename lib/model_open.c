@@ -186,3 +186,17 @@ int model_plan(struct model_plan *out, const struct dev *d, const struct config 
     model_close(&m);
     return 0;
 }
+
+int model_reserve(struct model *m, enum model_job job, int64_t tokens)
+{
+    struct model_use use = { .recompute = m->recompute };
+    struct model_plan plan;
+    struct dev *d = m->dev;
+
+    if (model_plan(&plan, d, &m->cfg, &use, job, tokens, 0))
+        return -1;
+    if (plan.keep <= d->keep.size && plan.temp <= d->temp.size)
+        return 0;
+    return dev_reserve(d, plan.keep > d->keep.size ? plan.keep : d->keep.size,
+                       plan.temp > d->temp.size ? plan.temp : d->temp.size);
+}

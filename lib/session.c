@@ -1,0 +1,73 @@
+/* session.c - prefill in pieces of bounded memory; decoding is a piece of one token each. */
+#include "session.h"
+
+int session_open(struct session *s, struct model *m, int n)
+{
+    int64_t chunk = n > SESSION_CHUNK ? n : SESSION_CHUNK;
+
+    *s = (struct session){ .model = m, .n = n, .fresh = true };
+    if (model_reserve(m, JOB_LOGITS, chunk))
+        return -1;
+    return model_state_open(m, &s->state, n);
+}
+
+void session_close(struct session *s)
+{
+    if (s->state.at)
+        model_state_close(s->model, &s->state);
+}
+
+/* The next piece: how many tokens of each sequence, together about SESSION_CHUNK. */
+static int64_t next_piece(const struct session *s, const int64_t *count, int64_t done, int32_t *start)
+{
+    int64_t share = SESSION_CHUNK / s->n;
+
+    share = share < 1 ? 1 : share;
+    start[0] = 0;
+    for (int i = 0; i < s->n; i++) {
+        int64_t left = count[i] - done;
+        left = left < 0 ? 0 : left > share ? share : left;
+        start[i + 1] = start[i] + (int32_t)left;
+    }
+    return share;
+}
+
+/* One trip; the logits of sequences that end in this piece go to their rows. */
+static void feed_piece(struct session *s, const int32_t *const *ids, const int64_t *count, int64_t done,
+                       const int32_t *start, float *logits)
+{
+    int64_t T = start[s->n], V = s->model->cfg.vocab;
+    int32_t *token = mem_new((size_t)T, sizeof *token);
+    struct batch b = { .token = token, .seqs = seqs_of(start, s->n) };
+    struct pass p = s->pass;
+    float *rows = mem_new((size_t)(s->n * V), sizeof *rows);
+
+    for (int i = 0; i < s->n; i++)
+        for (int32_t t = start[i]; t < start[i + 1]; t++)
+            token[t] = ids[i][done + t - start[i]];
+    p.state = s->state.at;
+    p.fresh = s->fresh;
+    model_logits(s->model, &b, &p, true, rows);
+    s->fresh = false;
+    for (int i = 0; i < s->n; i++)
+        if (start[i + 1] > start[i] && done + start[i + 1] - start[i] == count[i])
+            memcpy(logits + i * V, rows + i * V, (size_t)V * sizeof *rows);
+    free(rows);
+    free(token);
+}
+
+void session_feed(struct session *s, const int32_t *const *ids, const int64_t *count, float *logits)
+{
+    int32_t *start = mem_new((size_t)s->n + 1, sizeof *start);
+    int64_t longest = 0;
+
+    for (int i = 0; i < s->n; i++)
+        longest = count[i] > longest ? count[i] : longest;
+    for (int64_t done = 0; done < longest;) {
+        int64_t share = next_piece(s, count, done, start);
+        feed_piece(s, ids, count, done, start, logits);
+        done += share;
+    }
+    s->fed += longest;
+    free(start);
+}
