@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cmd.h"
 #include <fcntl.h>
-#include <limits.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -48,12 +47,12 @@ static const struct cmd *find(const char *name)
 static int unknown(const char *name)
 {
     const struct cmd *near = NULL;
-    int best = INT_MAX;
+    int best = WORDS_FAR;
 
     for (int i = 0; all[i]; i++)
-        if (words_close(name, all[i]->name) && words_distance(name, all[i]->name) < best) {
+        if (words_miss(name, all[i]->name) < best) {
             near = all[i];
-            best = words_distance(name, near->name);
+            best = words_miss(name, near->name);
         }
     if (near)
         fail("no command '%s', did you mean %s? See palimpsa --help", name, near->name);

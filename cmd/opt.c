@@ -22,14 +22,16 @@ void cmd_exit(int status)
     exit(status);
 }
 
-/* Levenshtein distance where swapping two neighbours counts once; long words are simply far apart. */
-int words_distance(const char *a, const char *b)
+/* Levenshtein distance where swapping two neighbours counts once. */
+int words_miss(const char *a, const char *b)
 {
     enum { LONGEST = 40 };
     int d[LONGEST + 1][LONGEST + 1], m = (int)strnlen(a, LONGEST + 1), n = (int)strnlen(b, LONGEST + 1);
 
-    if (m > LONGEST || n > LONGEST)
-        return INT_MAX;
+    if (m < 2 || m > LONGEST || n > LONGEST)
+        return WORDS_FAR;
+    if (!strncmp(a, b, (size_t)m))
+        return 0;
     for (int i = 0; i <= m; i++)
     for (int j = 0; j <= n; j++) {
         int best = i ? j ? d[i - 1][j - 1] + (a[i - 1] != b[j - 1]) : i : j;
@@ -42,14 +44,7 @@ int words_distance(const char *a, const char *b)
             best = d[i - 2][j - 2] + 1;
         d[i][j] = best;
     }
-    return d[m][n];
-}
-
-bool words_close(const char *a, const char *b)
-{
-    size_t n = strlen(a);
-
-    return n >= 2 && (!strncmp(a, b, n) || words_distance(a, b) <= 1 + (int)n / 4);
+    return d[m][n] <= 1 + m / 4 ? d[m][n] : WORDS_FAR;
 }
 
 /* Is x inside a range like "(0,1]" or "[1,)"? A missing end is no limit. */
@@ -129,12 +124,14 @@ static bool real_number(const char *s, double *out)
 
 static bool among(const char *choices, const char *s)
 {
-    size_t n = strlen(s);
+    size_t n = strcspn(s, "|");
 
+    if (!n || s[n])
+        return false;
     for (const char *p = choices; p; p = strchr(p, '|') ? strchr(p, '|') + 1 : NULL)
-        if (n && !strncmp(p, s, n) && (p[n] == '|' || !p[n]))
+        if (!strncmp(p, s, n) && (p[n] == '|' || !p[n]))
             return true;
-    return !choices;
+    return false;
 }
 
 static int refuse(const struct opt *o, const char *what, const char *found)
@@ -148,7 +145,7 @@ static int set_string(const struct opt *o, const char *s)
 {
     if (!*s && !o->empty)
         return fail("--%s: expected %s, found nothing", o->name, o->arg);
-    if (!among(o->choices, s))
+    if (o->choices && !among(o->choices, s))
         return fail("--%s: expected %s, found '%s'", o->name, o->choices, s);
     if (o->kind == OPT_STR_)
         *(const char **)o->value = s;
@@ -337,13 +334,13 @@ static int unknown_option(const struct table *t, const struct cmd *c, const char
 {
     const char *near = NULL;
     char name[64];
-    int best = INT_MAX;
+    int best = WORDS_FAR;
 
     str_format(name, sizeof name, "%.*s", (int)strcspn(word, "="), word);
     for (const struct option *l = t->longs; l->name && !strncmp(word, "--", 2); l++)
-        if (words_close(name + 2, l->name) && words_distance(name + 2, l->name) < best) {
+        if (words_miss(name + 2, l->name) < best) {
             near = l->name;
-            best = words_distance(name + 2, l->name);
+            best = words_miss(name + 2, l->name);
         }
     return fail("palimpsa %s has no option '%s'%s%s; see palimpsa %s --help", c->name, *name ? name : word,
                 near ? ", did you mean --" : "", near ? near : "", c->name);
