@@ -57,12 +57,12 @@ static void update(struct dev *d, struct comm *c, struct bucket *b, int64_t lo, 
 
 float optim_step(struct optim *o, struct params *p, struct dev *d, struct comm *c)
 {
-    float norm = grad_norm(p, d, c);
+    float norm = grad_norm(p, d, c) * o->unit;
     struct adamw h = o->h, bare;
 
     if (!isfinite(norm))
         return norm;
-    h.scale = o->clip > 0 && norm > o->clip ? o->clip / (norm + 1e-6f) : 1;
+    h.scale = o->unit * (o->clip > 0 && norm > o->clip ? o->clip / (norm + 1e-6f) : 1);
     bare = h;
     bare.decay = 0;
     for (int i = 0; i < p->nbucket; i++) {

@@ -6,6 +6,7 @@
 EXTERN_C_BEGIN
 struct optim {
     struct adamw h;
+    float        unit;                   /* factor on the summed gradients: 1 / what was counted */
     float        clip;                   /* global norm; 0: off */
 };
 void  optim_reduce(struct comm *c, struct bucket *b);       /* grads of one bucket to their owners */
