@@ -110,7 +110,8 @@ static void linear_backward_naive(struct dev *d, const struct seqs *s, const str
             row_add(g->q, from + t, h * x->q.dim[1] / H, y.dq);
             row_add(g->k, from + t, h * x->k.dim[1] / H, y.dk);
             row_put(g->v, from + t, h, y.dv);
-            row_put(g->decay, from + t, h, &y.decay);
+            if (g->decay.data)
+                *row(g->decay, from + t, h) = (float)y.decay;
         }
         memory_store(g->state[0], n, h, gS, VK);
     }

@@ -146,7 +146,8 @@ static void palimpsa_backward_naive(struct dev *d, const struct seqs *s, const s
             row_add(g->k, from + t, h * x->k.dim[1] / H, y.dk);
             row_put(g->v, from + t, h, y.dv);
             row_put(g->beta, from + t, h, y.db);
-            row_put(g->decay, from + t, h, &y.decay);
+            if (g->decay.data)
+                *row(g->decay, from + t, h) = (float)y.decay;
         }
         if (g->prior[0].data)
             ((float *)g->prior[0].data)[h] += (float)(Ip * y.prior);
