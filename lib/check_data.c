@@ -80,6 +80,7 @@ struct check_data *check_new(const struct scan *f, const struct scan_case *c)
     struct check_data *m = mem_new(1, sizeof *m);
 
     m->scan = f;
+    m->scale = 0.7f;
     m->c = *c;
     m->length = mem_new((size_t)c->n + 1, sizeof *m->length);
     m->start  = mem_new((size_t)c->n + 1, sizeof *m->start);
@@ -211,7 +212,7 @@ static void layout_open(struct layout *l, const struct check_data *m, const stru
 
     *l = (struct layout){ .dev = *d };
     l->dev.keep = l->dev.temp = (struct arena){ 0 };
-    l->x.scale = l->g.scale = 0.7f;
+    l->x.scale = l->g.scale = m->scale;
     l->x.span  = l->g.span = m->c.span;
     layout_dry(l, m, &keep, &temp);
     layout_place(l, m, keep, temp);

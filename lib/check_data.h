@@ -18,6 +18,7 @@ struct check_data {
     struct tensor      shape[CHECK_FIELDS];          /* ndim 0: the scan has no such field */
     bool               storage[CHECK_FIELDS];        /* of the device's type, else F32 */
     float             *val[CHECK_FIELDS], *grad[CHECK_FIELDS];
+    float              scale;                        /* on the query; 0.7 unless changed */
     float              weight_grad;                  /* what gradients of weights hold before backward adds */
     bool               absent[2][CHECK_FIELDS];      /* not handed over as value [0], as gradient [1] */
     bool               inplace;                      /* the memory carried out overwrites the one carried in */
