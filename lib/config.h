@@ -43,7 +43,8 @@ struct config {
 int   config_parse(struct config *c, const char *text, size_t n, const char *name);
 /* path: a config.json, a directory that holds one, or the name of a preset (data/models/NAME.json). */
 int   config_read(struct config *c, const char *path);
-/* The same model as text in its family's own keys (native: state-spaces keys). The caller frees. */
+/* The same model as text in its family's own keys (native: state-spaces keys). The caller frees; NULL with
+ * the reason when these keys cannot say it. */
 char *config_text(const struct config *c);
 int   config_check(const struct config *c, const char *name);      /* the sums that must agree (heads*value, groups | heads, ...) */
 int64_t config_parameters(const struct config *c);                 /* how many, tied counted once */
