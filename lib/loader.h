@@ -2,15 +2,16 @@
  * asking for the next index, and no loader state is ever saved.
  *
  * The corpus is one stream: the shards in order of their names, in each its documents, each
- * beginning with the separator. It is cut into windows of `context` tokens plus one target; a row
- * is tokens/context windows side by side. Within a window every document starts a new sequence, and
- * the last token of a sequence that ends before its window has no target. Epoch e visits all windows once, in
- * an order that is a keyed permutation of (seed, e); shuffle off keeps the stream's order. */
+ * beginning with the separator. It is cut into windows of `context` tokens; a row is tokens/context
+ * windows side by side, and a window may cross from one shard into the next. Within a window every
+ * separator starts a new sequence. The last token of a sequence has no target, except at the end of a
+ * window whose document goes on: its target is the next token of the stream. Epoch e visits all
+ * windows once, in an order that is a keyed permutation of (seed, e); shuffle off keeps the
+ * stream's order. */
 #ifndef LOADER_H
 #define LOADER_H
 #include "seqs.h"
 EXTERN_C_BEGIN
-struct shard;
 
 struct batch {
     const int32_t *token;       /* [tokens] host */
@@ -24,10 +25,11 @@ struct loader_options {
     int64_t     context;
     uint64_t    seed;
     bool        shuffle;
-    bool        align;          /* windows start at document starts only; the skipped tail of a long document is counted */
+    bool        align;          /* a window starts at the first document start after the window before; what lies between is skipped */
     bool        join;           /* documents do not reset the state: a window is one sequence */
     int         raw_width;      /* 2 or 4: headerless files of such integers; 0: .pts or llm.c .bin */
-    int64_t     eot;            /* for .bin and raw: the separator; -1: documents unknown, one per file */
+    int64_t     eot;            /* for .bin and raw: the separator; -1: 50256 in .bin, in raw every file is one document */
+    int64_t     vocab;          /* of the model: shards with a larger one and ids at or above are refused; 0: no check */
 };
 struct loader {
     struct loader_options o;
@@ -45,5 +47,13 @@ int  loader_open (struct loader *l, const struct loader_options *o);      /* 0, 
 /* Row `index` counted over all epochs. b points into l until the next call. 0, or -1 (torn shard). */
 int  loader_read (struct loader *l, int64_t index, struct batch *b);
 void loader_close(struct loader *l);
+
+/* Where the windows of a row begin: "NAME:TOKEN NAME:TOKEN ...", then "+N" for those that do not fit. */
+void loader_where(const struct loader *l, int64_t index, char *out, size_t size);
+/* The i-th of n windows in an epoch's order: a bijection of 0 .. n - 1 for each (seed, epoch). */
+int64_t loader_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch);
+/* The epoch, from 0, that row `index` belongs to. */
+static inline int64_t loader_epoch(const struct loader *l, int64_t index) { return index / l->rows; }
+
 EXTERN_C_END
 #endif
