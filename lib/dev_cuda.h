@@ -8,6 +8,7 @@ int         dev_cuda_count(void);                          /* GPUs this process 
 int         dev_cuda_open(struct dev *d, int index);       /* fills priv; 0, or -1 with the reason on stderr */
 void        dev_cuda_close(struct dev *d);                 /* frees priv */
 const char *dev_cuda_name(const struct dev *d);            /* "NVIDIA H200"; lives as long as the device */
+size_t      dev_cuda_free(const struct dev *d);            /* bytes that could still be allocated */
 
 EXTERN_C_END
 #endif

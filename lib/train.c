@@ -1,0 +1,310 @@
+/* train.c - a run from its options to its last checkpoint: open, loop, close. */
+#define _GNU_SOURCE
+#include "json.h"
+#include "sha256.h"
+#include "train_parts.h"
+#include <errno.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct train_options train_defaults(void)
+{
+    return (struct train_options){
+        .steps = 1000, .batch_tokens = 16384, .context = 1024, .lr = 3e-3f, .lr_floor = 0.1f, .warmup = 100,
+        .schedule = "cosine", .decay_share = 0.2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-15f, .weight_decay = 0.1f,
+        .clip = 1, .seed = 1, .shuffle = true, .eot = -1, .device = "auto", .dtype = "fp32", .ranks = 1,
+        .val_every = 200, .val_rows = 16, .save_every = 500, .log_every = 10, .keep = 2,
+    };
+}
+
+static volatile sig_atomic_t signalled;
+
+static void on_signal(int number)
+{
+    (void)number;
+    signalled = 1;
+}
+
+bool train_signalled(void)
+{
+    return signalled;
+}
+
+/* A second Ctrl-C ends at once: the handler is used up. */
+void train_watch_signals(void)
+{
+    struct sigaction a = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGUSR1, &a, NULL);
+    a.sa_flags |= (int)SA_RESETHAND;
+    sigaction(SIGINT, &a, NULL);
+}
+
+/* vocab: ids at or above are refused; 0 when the model will follow the data. */
+static int open_data(struct train *t, int64_t vocab)
+{
+    const struct train_options *o = t->o;
+    struct loader_options l = {
+        .files = o->data, .tokens = t->micro, .context = o->context, .seed = o->seed, .shuffle = o->shuffle,
+        .align = o->align, .join = o->join, .raw_width = o->raw_width, .eot = o->eot, .vocab = vocab,
+    };
+
+    if (loader_open(&t->data, &l))
+        return -1;
+    t->have_data = true;
+    if (!o->val)
+        return 0;
+    l.files = o->val;
+    l.shuffle = false;
+    if (loader_open(&t->val, &l))
+        return -1;
+    t->have_val = true;
+    if (t->data.tokenizer[0] && t->val.tokenizer[0] && strcmp(t->data.tokenizer, t->val.tokenizer))
+        return fail("%s: expected shards of tokenizer %.12s as in %s, found %.12s", o->val, t->data.tokenizer, o->data,
+                    t->val.tokenizer);
+    return 0;
+}
+
+/* A preset takes the vocabulary of the data where the shards tell; a file or checkpoint says its own. */
+static int open_config_and_data(struct train *t)
+{
+    const struct train_options *o = t->o;
+    const char *dir = t->resume[0] ? t->resume : o->from;
+    bool preset = !dir && !strchr(o->model, '/') && access(o->model, F_OK);
+
+    if (dir ? ckpt_config(dir, &t->cfg) : config_read(&t->cfg, o->model))
+        return -1;
+    t->cfg.context = (int)o->context;
+    if (open_data(t, preset ? 0 : t->cfg.vocab))
+        return -1;
+    if (!preset)
+        return 0;
+    if (t->data.vocab > 0) {
+        t->cfg.vocab_real = t->data.vocab;
+        t->cfg.vocab = vocab_padded(t->data.vocab, 16);
+        return 0;
+    }
+    loader_close(&t->data);
+    if (t->have_val)
+        loader_close(&t->val);
+    t->have_data = t->have_val = false;
+    return open_data(t, t->cfg.vocab);
+}
+
+static int same_tokenizer(const struct train *t, const char *path)
+{
+    size_t n;
+    char *text, hash[65];
+
+    if (!t->data.tokenizer[0])
+        return 0;
+    text = file_read(path, &n);
+    if (!text)
+        return -1;
+    sha256_hex(text, n, hash);
+    free(text);
+    if (strcmp(hash, t->data.tokenizer))
+        return fail("%s: the shards %s were made by tokenizer %.12s, not by this one (%.12s)", path, t->o->data,
+                    t->data.tokenizer, hash);
+    return 0;
+}
+
+/* The tokenizer that goes into checkpoints: as told, else the one of the model or run we start from. */
+static int find_tokenizer(struct train *t)
+{
+    const char *from = t->resume[0] ? t->resume : t->o->from;
+
+    if (t->o->tokenizer && !str_format(t->tokenizer, sizeof t->tokenizer, "%s", t->o->tokenizer))
+        return fail("tokenizer: path too long");
+    if (!t->o->tokenizer && from && str_format(t->tokenizer, sizeof t->tokenizer, "%s/tokenizer.json", from) &&
+        access(t->tokenizer, F_OK))
+        t->tokenizer[0] = 0;
+    return t->tokenizer[0] ? same_tokenizer(t, t->tokenizer) : 0;
+}
+
+/* Rows of a size that divides the step evenly over ranks; as told or as large as is useful. */
+static int divide_batch(struct train *t)
+{
+    const struct train_options *o = t->o;
+    int64_t share = o->batch_tokens / o->ranks, most = t->dev.kind == DEV_CUDA ? 32768 : 4096;
+
+    if (o->batch_tokens % (o->context * o->ranks))
+        return fail("--batch-tokens: expected a multiple of context x ranks = %lld, found %lld",
+                    (long long)o->context * o->ranks, (long long)o->batch_tokens);
+    if (o->micro_tokens && (o->micro_tokens % o->context || share % o->micro_tokens))
+        return fail("--micro-tokens: expected a multiple of the context %lld that divides %lld, found %lld",
+                    (long long)o->context, (long long)share, (long long)o->micro_tokens);
+    t->micro = o->micro_tokens;
+    for (int64_t n = share / o->context; !t->micro && n >= 1; n--)
+        if (share / o->context % n == 0 && (n * o->context <= most || n == 1))
+            t->micro = n * o->context;
+    t->accum = share / t->micro;
+    return 0;
+}
+
+/* Ranks must not read the same: each shows a hash of its first row. */
+static int distinct_rows(struct train *t)
+{
+    float seen[64] = { 0 };
+    char hash[65];
+    struct batch b;
+
+    if (t->comm.world == 1)
+        return 0;
+    REQUIRE(t->comm.world <= (int)LEN(seen));
+    if (loader_read(&t->data, t->step * t->accum * t->comm.world + t->comm.rank, &b))
+        return -1;
+    sha256_hex(b.token, (size_t)t->micro * 4, hash);
+    hash[6] = 0;
+    seen[t->comm.rank] = (float)strtol(hash, NULL, 16);      /* 24 bits: exact in a float */
+    train_sum(t, seen, t->comm.world);
+    for (int a = 0; a < t->comm.world; a++)
+        for (int b2 = 0; b2 < a; b2++)
+            if (seen[a] == seen[b2])
+                return fail("%s: ranks %d and %d would read the same row: the data has %lld windows of %lld tokens",
+                            t->o->data, b2, a, (long long)t->data.windows, (long long)t->o->context);
+    return 0;
+}
+
+static int enough_data(const struct train *t)
+{
+    const struct train_options *o = t->o;
+
+    if (!o->once || o->steps * o->batch_tokens <= t->data.windows * o->context)
+        return 0;
+    return fail("%s: %lld steps need %lld tokens, one pass has %lld", o->data, (long long)o->steps,
+                (long long)(o->steps * o->batch_tokens), (long long)(t->data.windows * o->context));
+}
+
+static int open_model(struct train *t)
+{
+    const struct train_options *o = t->o;
+    struct model_use use = { .world = o->ranks, .learn = true, .optim = true, .recompute = o->recompute };
+
+    if (train_fits(t) || model_open(&t->model, &t->dev, &t->cfg, &use))
+        return -1;
+    t->have_model = true;
+    if (dev_reserve(&t->dev, t->plan.keep, t->plan.temp))
+        return -1;
+    params_init(&t->model.params, &t->dev, o->seed, t->comm.rank);
+    if (t->resume[0])
+        return ckpt_load(t->resume, &t->model) || ckpt_load_optim(t->resume, &t->model, &t->comm) ? -1 : 0;
+    if (o->from && ckpt_load(o->from, &t->model))
+        return -1;
+    params_master(&t->model.params, &t->dev, t->comm.rank);
+    return 0;
+}
+
+static int open_run(struct train *t)
+{
+    const struct train_options *o = t->o;
+    enum dtype type = !strcmp(o->dtype, "bf16") ? BF16 : F32;
+
+    if (dev_open(&t->dev, o->device, type, o->threads))
+        return -1;
+    t->have_dev = true;
+    comm_use(&t->comm, &t->dev);
+    if (divide_batch(t) || train_find(t) || open_config_and_data(t) || train_agree(t) || find_tokenizer(t))
+        return -1;
+    t->schedule = (struct schedule){ .steps = o->steps, .warmup = o->warmup, .peak = o->lr,
+                                     .floor = o->lr * o->lr_floor, .decay = o->decay_share };
+    if (schedule_parse(&t->schedule.kind, o->schedule))
+        return -1;
+    t->opt = (struct optim){ .unit = 1, .clip = o->clip, .h = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
+                                                     .decay = o->weight_decay } };
+    t->until = o->until > 0 && o->until < o->steps ? o->until : o->steps;
+    if (enough_data(t) || open_model(t))
+        return -1;
+    return distinct_rows(t);
+}
+
+static void close_run(struct train *t)
+{
+    metrics_close(&t->metrics);
+    if (t->have_model)
+        model_close(&t->model);
+    if (t->have_data)
+        loader_close(&t->data);
+    if (t->have_val)
+        loader_close(&t->val);
+    if (t->have_dev)
+        dev_close(&t->dev);
+}
+
+static bool due(int64_t every, int64_t step)
+{
+    return every > 0 && step % every == 0;
+}
+
+/* Steps until the end or a signal; what is finished is always saved. */
+static int loop(struct train *t)
+{
+    const struct train_options *o = t->o;
+    int64_t saved = t->resume[0] ? t->step : -1;
+    bool stop = false;
+
+    if (t->step == 0 && !t->resume[0] && t->until == 0)
+        return train_save(t);
+    while (t->step < t->until && !stop) {
+        if (train_step(t, &stop))
+            return -1;
+        if (t->have_val && (due(o->val_every, t->step) || t->step == t->until) && train_validate(t))
+            return -1;
+        if (due(o->save_every, t->step)) {
+            if (train_save(t))
+                return -1;
+            saved = t->step;
+        }
+    }
+    if (saved != t->step && train_save(t))
+        return -1;
+    if (!t->comm.rank && stop)
+        metrics_talk(&t->metrics, "stopped by a signal: step %lld is saved in %s; the same command continues",
+                     (long long)t->step, o->out);
+    else if (!t->comm.rank)
+        metrics_talk(&t->metrics, "finished step %lld of %lld; saved in %s", (long long)t->step, (long long)o->steps,
+                     o->out);
+    return 0;
+}
+
+static int run(struct train *t)
+{
+    char path[4096];
+
+    if (open_run(t))
+        return -1;
+    if (!t->comm.rank) {
+        if (!str_format(path, sizeof path, "%s/metrics.jsonl", t->o->out))
+            return fail("%s: path too long", t->o->out);
+        if (metrics_open(&t->metrics, path, t->step, t->until, t->o->quiet))
+            return -1;
+        train_banner(t);
+    }
+    t->logged = t->step;
+    t->logged_at = time_now();
+    train_watch_signals();
+    return loop(t);
+}
+
+int train_run(const struct train_options *o)
+{
+    struct train t = { .o = o };
+    int status, lock = -1;
+
+    say_quiet(o->quiet);
+    if (mkdir(o->out, 0777) && errno != EEXIST)
+        return fail("%s: %s", o->out, strerror(errno)), 1;
+    lock = ckpt_lock(o->out);
+    if (lock < 0)
+        return 1;
+    if (comm_fork(&t.comm, o->ranks))
+        return 1;
+    status = run(&t) ? 1 : 0;
+    close_run(&t);
+    status = comm_join(&t.comm, status);
+    close(lock);
+    return status;
+}

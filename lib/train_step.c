@@ -1,0 +1,164 @@
+/* train_step.c - one step: rows to gradients, gradients to an update, numbers to the record. */
+#include "op.h"
+#include "train_parts.h"
+#include <math.h>
+
+static void reduce(void *arg, int bucket)
+{
+    struct train *t = arg;
+
+    optim_reduce(&t->comm, &t->model.params.bucket[bucket]);
+}
+
+void train_sum(struct train *t, float *x, int n)
+{
+    size_t mark = arena_mark(&t->dev.temp);
+    struct tensor box = arena_push(&t->dev.temp, SHAPE(F32, n));
+
+    op_put(&t->dev, box.data, x, (size_t)n * 4);
+    t->comm.sum(&t->comm, box);
+    op_get(&t->dev, x, box.data, (size_t)n * 4);
+    arena_pop(&t->dev.temp, mark);
+}
+
+/* The first layer whose recurrence reads or says a number that is not finite. */
+struct search { struct dev *dev; int layer; };
+
+static bool finite_all(struct dev *d, struct tensor x)
+{
+    size_t mark = arena_mark(&d->temp);
+    struct tensor sum;
+    float total;
+
+    if (!x.data)
+        return true;
+    sum = arena_push(&d->temp, SHAPE(F32, 1));
+    op_fill(d, sum, 0);
+    op_sumsq(d, sum, tensor_flat(x));
+    op_get(d, &total, sum.data, sizeof total);
+    arena_pop(&d->temp, mark);
+    return isfinite(total);
+}
+
+static void look(void *arg, const struct layer *l, const struct seqs *seqs, const struct scan_io *x)
+{
+    struct search *s = arg;
+
+    (void)seqs;
+    if (s->layer < 0 && !(finite_all(s->dev, x->q) && finite_all(s->dev, x->k) && finite_all(s->dev, x->v) &&
+                          finite_all(s->dev, x->beta) && finite_all(s->dev, x->o)))
+        s->layer = l->index;
+}
+
+static int not_finite(struct train *t, const struct batch *b, const char *what, double value)
+{
+    const struct param *p = optim_culprit(&t->model.params, &t->dev);
+    struct search s = { &t->dev, -1 };
+    char layer[48] = "no layer's forward pass";
+
+    model_loss(&t->model, b, &(struct pass){ .watch = look, .watch_arg = &s }, NULL);
+    if (s.layer >= 0)
+        snprintf(layer, sizeof layer, "layer %d", s.layer);
+    return fail("step %lld: the %s is %g: first seen in %s, first parameter with a bad gradient: %s; nothing was "
+                "updated and the last checkpoint stands", (long long)t->step + 1, what, value, layer,
+                p ? p->name : "none");
+}
+
+static int log_step(struct train *t, double loss, double norm, double lr)
+{
+    const struct train_options *o = t->o;
+    double now = time_now(), steps = (double)(t->step - t->logged);
+    struct metrics_step m = { .step = t->step, .tokens = t->step * o->batch_tokens, .loss = loss, .lr = lr,
+                              .grad_norm = norm, .seconds = now - t->metrics.start };
+
+    if (t->comm.rank || (t->step % o->log_every && t->step != t->until && t->step != 1))
+        return 0;
+    m.tokens_per_second = steps * (double)o->batch_tokens / (now - t->logged_at + 1e-9);
+    m.epoch = (double)m.tokens / (double)(t->data.windows * o->context);
+    if (o->peak_tflops > 0)
+        m.mfu = m.tokens_per_second * 6 * (double)config_parameters(&t->cfg) / (o->peak_tflops * 1e12 * o->ranks);
+    t->logged = t->step;
+    t->logged_at = now;
+    return metrics_log(&t->metrics, &m);
+}
+
+/* Gradients of this rank's rows, their loss and number of predictions. */
+static int learn(struct train *t, double *loss, float *predicted)
+{
+    int64_t first = (t->step * t->comm.world * t->accum) + t->comm.rank;
+
+    *loss = 0;
+    *predicted = 0;
+    params_zero_grad(&t->model.params, &t->dev);
+    for (int64_t i = 0; i < t->accum; i++) {
+        struct batch b;
+        double part;
+        if (loader_read(&t->data, first + i * t->comm.world, &b))
+            return -1;
+        part = model_learn(&t->model, &b, 1 / (float)t->o->batch_tokens, i + 1 == t->accum ? reduce : NULL, t);
+        if (!isfinite(part) && t->comm.world == 1)
+            return not_finite(t, &b, "loss", part);
+        *loss += part;
+        *predicted += (float)b.predicted;
+    }
+    return 0;
+}
+
+int train_step(struct train *t, bool *stop)
+{
+    double loss, lr = schedule_rate(&t->schedule, t->step + 1);
+    float sums[3], norm, predicted;
+    struct batch last;
+
+    if (learn(t, &loss, &predicted))
+        return -1;
+    sums[0] = (float)loss;
+    sums[1] = predicted;
+    sums[2] = train_signalled();
+    if (t->comm.world > 1) {
+        train_sum(t, sums, 3);
+        loss = sums[0];
+    }
+    if (!(sums[1] > 0))
+        return fail("step %lld: its rows predict nothing: every document is one token long", (long long)t->step + 1);
+    t->opt.h.lr = (float)lr;
+    t->opt.h.step = t->step + 1;
+    t->opt.unit = (float)t->o->batch_tokens / sums[1];
+    norm = optim_step(&t->opt, &t->model.params, &t->dev, &t->comm);
+    if (!isfinite(norm) || !isfinite(loss)) {
+        if (loader_read(&t->data, (t->step + 1) * t->comm.world * t->accum - t->comm.world + t->comm.rank, &last))
+            return -1;
+        return not_finite(t, &last, isfinite(loss) ? "gradient norm" : "loss", isfinite(loss) ? norm : loss);
+    }
+    t->step++;
+    *stop = sums[2] > 0;
+    return log_step(t, loss / sums[1], norm, lr);
+}
+
+/* Mean loss over the first rows of the validation shards, always the same ones. */
+int train_validate(struct train *t)
+{
+    double began = time_now();
+    int64_t rows = t->val.rows < t->o->val_rows ? t->val.rows : t->o->val_rows;
+    float sums[2] = { 0, 0 };
+    double loss = 0, predicted = 0;
+
+    for (int64_t i = t->comm.rank; i < rows; i += t->comm.world) {
+        struct batch b;
+        if (loader_read(&t->val, i, &b))
+            return -1;
+        loss += model_loss(&t->model, &b, NULL, NULL);
+        predicted += (double)b.predicted;
+    }
+    if (t->comm.world > 1) {
+        sums[0] = (float)loss;
+        sums[1] = (float)predicted;
+        train_sum(t, sums, 2);
+        loss = sums[0];
+        predicted = sums[1];
+    }
+    t->logged_at += time_now() - began;                    /* not the training's time */
+    if (t->comm.rank)
+        return 0;
+    return metrics_val(&t->metrics, t->step, loss / (predicted > 0 ? predicted : 1));
+}
