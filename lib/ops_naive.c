@@ -1,5 +1,6 @@
 /* ops_naive.c - the definition of every verb: plain loops in the order of the maths, double inside,
  * float outside. This file has the memory, the dense and the elementwise verbs. */
+#include "half.h"
 #include "ops_naive.h"
 
 static void *alloc_naive(struct dev *d, size_t bytes)
@@ -31,25 +32,6 @@ static void sync_naive(struct dev *d)
     (void)d;
 }
 
-static uint16_t to_bf16(float f)
-{
-    uint32_t u;
-
-    memcpy(&u, &f, sizeof u);
-    if (isnan(f))
-        return (uint16_t)(u >> 16 | 0x40);
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);      /* to nearest, ties to even */
-}
-
-static float from_bf16(uint16_t h)
-{
-    uint32_t u = (uint32_t)h << 16;
-    float f;
-
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
 static void fill_naive(struct dev *d, struct tensor y, float value)
 {
     (void)d;
@@ -58,7 +40,7 @@ static void fill_naive(struct dev *d, struct tensor y, float value)
         if (y.type == F32)
             ((float *)y.data)[t * y.row + i] = value;
         else if (y.type == BF16)
-            ((uint16_t *)y.data)[t * y.row + i] = to_bf16(value);
+            ((uint16_t *)y.data)[t * y.row + i] = bf16_of(value);
         else
             ((int32_t *)y.data)[t * y.row + i] = (int32_t)value;
 }
@@ -76,9 +58,9 @@ static void cast_naive(struct dev *d, struct tensor y, struct tensor x)
         else
             for (int64_t i = 0; i < row_size(x); i++)
                 if (y.type == BF16)
-                    ((uint16_t *)yr)[i] = to_bf16(((const float *)xr)[i]);
+                    ((uint16_t *)yr)[i] = bf16_of(((const float *)xr)[i]);
                 else
-                    ((float *)yr)[i] = from_bf16(((const uint16_t *)xr)[i]);
+                    ((float *)yr)[i] = float_of_bf16(((const uint16_t *)xr)[i]);
     }
 }
 
