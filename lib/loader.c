@@ -1,9 +1,13 @@
 /* loader.c - rows out of shards.
  *
  *   row r: epoch e = r / rows, windows perm_e((r % rows) * width + i), i < width = tokens / context
- *   perm_e: a Feistel network on 2 h bits, 4^h >= windows, applied again while its value is not below
- *   windows; (left, right) -> (right, left ^ F(right)), F keyed by (seed, e, round).
- * Walking the cycle keeps a bijection a bijection, and 4^h < 4 windows makes the walk short. */
+ *
+ * perm_e shuffles blocks of neighbouring windows, about a frame of tokens each, takes them by groups,
+ * and shuffles the windows of a group: the frames of a group fit in the cache, so that a frame is
+ * decoded about twice an epoch and not once for each of its windows. A corpus of one group is
+ * shuffled freely. Each shuffle of 0 .. n - 1 is a Feistel network on 2 h bits, 4^h >= n,
+ *   (left, right) -> (right, left ^ F(right)),  F keyed by (seed, e, round),
+ * applied again while its value is not below n: walking a cycle keeps a bijection a bijection. */
 #define _POSIX_C_SOURCE 200809L
 #include "loader.h"
 #include "rng.h"
@@ -13,7 +17,13 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-enum { CACHE = 64 << 20, ROUNDS = 6 };
+enum {
+    BLOCK  = SHARD_FRAME,       /* tokens of windows that stay together */
+    GROUP  = 128,               /* blocks that are shuffled into each other */
+    CACHED = 3 * GROUP,         /* frames: a block lies in two, and one group follows another */
+    CACHE  = 32 << 20,          /* bytes, where frames are small */
+    ROUNDS = 6
+};
 
 struct corpus {
     struct shard *shard;
@@ -227,7 +237,7 @@ static int measure(struct loader *l, struct corpus *c)
         size_t bytes = (size_t)c->shard[i].frame_tokens * (size_t)c->shard[i].width;
         frame = bytes > frame ? bytes : frame;
     }
-    shard_cache_init(&c->cache, frame, CACHE);
+    shard_cache_init(&c->cache, frame, frame < CACHE / CACHED ? CACHE : frame * CACHED);
     l->stream = c->base[c->n];
     l->windows = l->stream / o->context;
     if (o->align && align_windows(l, c))
@@ -289,13 +299,11 @@ void loader_close(struct loader *l)
     l->priv = NULL;
 }
 
-int64_t loader_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch)
+static uint64_t feistel(uint64_t x, uint64_t n, uint64_t key)
 {
-    uint64_t x = (uint64_t)i, key = rng_bits(seed, rng_stream("loader"), (uint64_t)epoch);
     int h = 1;
 
-    REQUIRE(i >= 0 && i < n && n <= INT64_MAX / 4);
-    while ((uint64_t)n > (uint64_t)1 << 2 * h)
+    while (n > (uint64_t)1 << 2 * h)
         h++;
     do {
         uint64_t mask = ((uint64_t)1 << h) - 1, left = x >> h, right = x & mask;
@@ -305,6 +313,23 @@ int64_t loader_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch)
             right = next;
         }
         x = left << h | right;
+    } while (x >= n);
+    return x;
+}
+
+/* The last block may be short: positions in its missing part are walked over like those of feistel. */
+int64_t loader_permute(int64_t i, int64_t n, int64_t block, uint64_t seed, int64_t epoch)
+{
+    uint64_t key = rng_bits(seed, rng_stream("loader"), (uint64_t)epoch), x = (uint64_t)i, size = (uint64_t)block;
+    uint64_t blocks;
+
+    REQUIRE(block > 0 && i >= 0 && i < n && n <= INT64_MAX / 8 && block <= INT64_MAX / 8 / GROUP);
+    blocks = ((uint64_t)n - 1) / size + 1;
+    do {
+        uint64_t group = x / (GROUP * size), first = group * GROUP;
+        uint64_t taken = blocks - first < GROUP ? blocks - first : GROUP;
+        x = feistel(x - first * size, taken * size, rng_bits(key, 1, group));
+        x = feistel(first + x / size, blocks, rng_bits(key, 0, 0)) * size + x % size;
     } while (x >= (uint64_t)n);
     return (int64_t)x;
 }
@@ -316,7 +341,8 @@ static int64_t window_start(const struct loader *l, int64_t index, int64_t w)
     int64_t i = index % l->rows * (l->o.tokens / l->o.context) + w;
 
     if (l->o.shuffle)
-        i = loader_permute(i, l->windows, l->o.seed, loader_epoch(l, index));
+        i = loader_permute(i, l->windows, l->o.context < BLOCK ? BLOCK / l->o.context : 1, l->o.seed,
+                           loader_epoch(l, index));
     return c->aligned ? c->aligned[i] : i * l->o.context;
 }
 

@@ -50,8 +50,9 @@ void loader_close(struct loader *l);
 
 /* Where the windows of a row begin: "NAME:TOKEN NAME:TOKEN ...", then "+N" for those that do not fit. */
 void loader_where(const struct loader *l, int64_t index, char *out, size_t size);
-/* The i-th of n windows in an epoch's order: a bijection of 0 .. n - 1 for each (seed, epoch). */
-int64_t loader_permute(int64_t i, int64_t n, uint64_t seed, int64_t epoch);
+/* The i-th of n windows in an epoch's order, a bijection of 0 .. n - 1 for each (seed, epoch): blocks of
+ * neighbours are scattered, then the windows of 128 blocks at a time are shuffled among themselves. */
+int64_t loader_permute(int64_t i, int64_t n, int64_t block, uint64_t seed, int64_t epoch);
 /* The epoch, from 0, that row `index` belongs to. */
 static inline int64_t loader_epoch(const struct loader *l, int64_t index) { return index / l->rows; }
 

@@ -103,30 +103,35 @@ static int32_t *corpus(int64_t n, int64_t most)
 static void permutation(void)
 {
     static const int64_t big = ((int64_t)1 << 40) + 7;
-    uint8_t seen[400];
-    int moved = 0, changed = 0;
-    double half = 0;
+    static const int64_t count[] = { 1, 2, 3, 4, 5, 31, 64, 127, 128, 129, 400, 4096, 4100, 9001 }, block[] = { 1, 3, 32 };
+    uint8_t *seen = mem_new(9001, 1);
+    int wrong = 0, moved = 0, changed = 0;
+    double half = 0, step = 0;
 
-    for (int64_t n = 1; n <= 400; n++)
-        for (int64_t epoch = 0; epoch < 3; epoch++) {
-            memset(seen, 0, sizeof seen);
-            for (int64_t i = 0; i < n; i++) {
-                int64_t k = loader_permute(i, n, 5, epoch);
-                CHECK(k >= 0 && k < n && !seen[k]);
-                seen[k] = 1;
-                if (n == 400) {
-                    moved += k != i;
-                    changed += k != loader_permute(i, n, 5, epoch + 1) && k != loader_permute(i, n, 6, epoch);
-                }
-            }
+    for (size_t k = 0; k < LEN(count) * LEN(block) * 3; k++) {
+        int64_t n = count[k / 9], b = block[k / 3 % 3], epoch = (int64_t)k % 3;
+        memset(seen, 0, (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t to = loader_permute(i, n, b, 5, epoch);
+            wrong += to < 0 || to >= n || seen[to];
+            if (wrong)
+                break;
+            seen[to] = 1;
+            moved += n == 9001 && to != i;
+            changed += n == 9001 && to != loader_permute(i, n, b, 5, epoch + 1) && to != loader_permute(i, n, b, 6, epoch);
         }
-    CHECK(moved > 3 * 380 && changed > 3 * 380);
-    for (int64_t i = 0; i < 20000; i++) {
-        int64_t k = loader_permute(i, big, 5, 0);
-        CHECK(k >= 0 && k < big);
-        half += (double)k / (double)big / 20000;
     }
-    CHECK_NEAR(half, 0.5, 0.01);                /* the standard error of the mean is 0.002 */
+    CHECK(wrong == 0);
+    CHECK(moved > 9 * 8980 && changed > 9 * 8960);
+    for (int64_t i = 0; i < 20000; i++) {
+        int64_t to = loader_permute(i, big, 32, 5, 0), next = loader_permute(i + 1, big, 32, 5, 0);
+        CHECK(to >= 0 && to < big);
+        half += (double)to / (double)big / 20000;
+        step += fabs((double)(next - to)) / (double)big / 20000;
+    }
+    CHECK_NEAR(half, 0.5, 0.06);                /* over 5 groups of 128 places: a standard error of 0.012 */
+    CHECK_NEAR(step, 1.0 / 3, 0.06);            /* neighbours in an epoch lie far apart in the stream */
+    free(seen);
 }
 
 static bool row_is(const struct batch *b, const int32_t *token, const int32_t *target, const int32_t *start, int n)
@@ -251,7 +256,7 @@ static void pure_rows(void)
     for (int64_t r = 0; r < 150; r++)
         want[r] = row_hash(&one, r);
     for (int64_t i = 0; i < 150; i++) {
-        int64_t r = loader_permute(i, 150, 1, 0);
+        int64_t r = loader_permute(i, 150, 1, 1, 0);
         CHECK(want[r] && row_hash(&parts, r) == want[r]);
     }
     child = fork();
