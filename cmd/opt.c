@@ -179,8 +179,11 @@ static int set_whole(const struct opt *o, const char *s)
 static int set_real(const struct opt *o, const char *s)
 {
     double x;
+    bool ok = real_number(s, &x) && (o->kind == OPT_DOUBLE_ || fabs(x) <= FLT_MAX);
 
-    if (!real_number(s, &x) || !in_range(o->range, x) || (o->kind == OPT_FLOAT_ && fabs(x) > FLT_MAX))
+    if (ok && o->kind == OPT_FLOAT_)
+        x = (float)x;                        /* the value that will be used: 1e-100 is 0 */
+    if (!ok || !in_range(o->range, x))
         return refuse(o, "a number", s);
     if (o->kind == OPT_FLOAT_)
         *(float *)o->value = (float)x;

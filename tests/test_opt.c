@@ -120,6 +120,7 @@ static void refusals(void)
     REFUSED("--lr inf", "--lr: expected a number in (0,1], found 'inf'");
     REFUSED("--lr 0", "--lr: expected a number in (0,1], found '0'");
     REFUSED("--lr 1.01", "--lr: expected a number in (0,1], found '1.01'");
+    REFUSED("--lr 1e-100", "--lr: expected a number in (0,1], found '1e-100'");
     REFUSED("--lr 1e-3z", "--lr: expected a number in (0,1], found '1e-3z'");
     REFUSED("--eps 1e999", "--eps: expected a number in [0,), found '1e999'");
     REFUSED("--eps _", "--eps: expected a number in [0,), found ''");
