@@ -59,7 +59,7 @@ bool   bpe_can_cut(const struct bpe *b);
 struct bpe_decoder {
     const struct bpe *bpe;
     char  *at;
-    size_t n, cap;           /* held bytes, capacity */
+    size_t from, n, cap;     /* [from, n) is held */
     bool   started;
 };
 void   bpe_decoder_init(struct bpe_decoder *d, const struct bpe *b);
