@@ -20,7 +20,7 @@ struct model {
     int           embed, head, norm;     /* parameter indices; head == embed when tied */
     bool          recompute;             /* keep only block inputs; redo the block in backward */
 };
-struct model_use { int world; bool learn, optim, recompute; };   /* world: ranks that share the optimizer; learn: gradients */
+struct model_use { int world; bool learn, optim, recompute, decay_all; };   /* world: ranks that share the optimizer; learn: gradients */
 
 /* Declares and allocates; weights are not set (params_init, ckpt_load). 0, or -1 with the reason. */
 int    model_open (struct model *m, struct dev *d, const struct config *c, const struct model_use *use);

@@ -54,11 +54,12 @@ static void declare_layer(struct model *m, int i)
 }
 
 /* Everything but storage. */
-static void model_declare(struct model *m, struct dev *d, const struct config *c, bool recompute)
+static void model_declare(struct model *m, struct dev *d, const struct config *c, const struct model_use *use)
 {
     bool mlp = mlp_family(c);
 
-    *m = (struct model){ .cfg = *c, .dev = d, .recompute = recompute };
+    *m = (struct model){ .cfg = *c, .dev = d, .recompute = use->recompute,
+                          .params.decay_all = use->decay_all };
     m->layer = mem_new((size_t)c->layers, sizeof *m->layer);
     m->block = mem_new((size_t)c->layers, sizeof *m->block);
     m->embed = declare(m, BUCKET_EMBED, mlp ? "model.embeddings.weight" : "backbone.embeddings.weight",
@@ -80,7 +81,7 @@ int model_open(struct model *m, struct dev *d, const struct config *c, const str
 {
     if (config_check(c, "model"))
         return -1;
-    model_declare(m, d, c, use->recompute);
+    model_declare(m, d, c, use);
     if (params_alloc(&m->params, d, use->world ? use->world : 1, use->learn, use->optim)) {
         model_close(m);
         return -1;
@@ -146,18 +147,22 @@ void model_state_close(struct model *m, struct model_state *s)
     *s = (struct model_state){ 0 };
 }
 
-/* One dry run; n documents share the row. */
+/* One dry run; n documents share the row. Forward jobs leave room for a watcher's copy of a tensor. */
 static void dry_run(struct model *m, enum model_job job, int64_t tokens, int n, size_t peak[2])
 {
     struct batch b = { .seqs = { .tokens = tokens, .n = n, .longest = n > 1 ? tokens / n + 1 : tokens } };
-    struct pass p = { .fresh = true };
+    struct pass p = { .fresh = true, .want_var = true };
 
     if (job == JOB_LEARN)
         model_learn(m, &b, 1, NULL, NULL);
     else if (job == JOB_LOSS)
         model_loss(m, &b, &p, NULL);
     else
-        model_logits(m, &b, &p, false, NULL);
+        model_logits(m, &b, &p, false, NULL), model_logits(m, &b, &p, true, NULL);
+    if (job != JOB_LEARN) {
+        int64_t inner = (int64_t)m->cfg.heads * (m->cfg.value > m->cfg.key ? m->cfg.value : m->cfg.key);
+        m->dev->temp.peak += (size_t)(tokens * inner) * 4 + ARENA_ALIGN;
+    }
     peak[0] = m->dev->keep.peak > peak[0] ? m->dev->keep.peak : peak[0];
     peak[1] = m->dev->temp.peak > peak[1] ? m->dev->temp.peak : peak[1];
 }
@@ -171,7 +176,7 @@ int model_plan(struct model_plan *out, const struct dev *d, const struct config 
 
     if (config_check(c, "model"))
         return -1;
-    model_declare(&m, &dry, c, use->recompute);
+    model_declare(&m, &dry, c, use);
     params_layout(&m.params, d->type, use->world ? use->world : 1);
     params_bytes(&m.params, d->type, use->optim, bytes);
     for (int i = 0; i < m.params.n; i++)

@@ -182,7 +182,8 @@ static int enough_data(const struct train *t)
 static int open_model(struct train *t)
 {
     const struct train_options *o = t->o;
-    struct model_use use = { .world = o->ranks, .learn = true, .optim = true, .recompute = o->recompute };
+    struct model_use use = { .world = o->ranks, .learn = true, .optim = true, .recompute = o->recompute,
+                             .decay_all = o->decay_all };
 
     if (train_fits(t) || model_open(&t->model, &t->dev, &t->cfg, &use))
         return -1;

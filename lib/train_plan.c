@@ -3,6 +3,7 @@
 #include "train_parts.h"
 #include <math.h>
 
+/* Learning, and validation or the search for a bad number: the larger of each arena. */
 static int plan(struct train *t, int64_t micro, bool recompute, struct model_plan *out)
 {
     struct model_use use = { .world = t->o->ranks, .learn = true, .optim = true, .recompute = recompute };
@@ -10,8 +11,6 @@ static int plan(struct train *t, int64_t micro, bool recompute, struct model_pla
 
     if (model_plan(out, &t->dev, &t->cfg, &use, JOB_LEARN, micro, 0))
         return -1;
-    if (!t->o->val)
-        return 0;
     if (model_plan(&loss, &t->dev, &t->cfg, &use, JOB_LOSS, micro, 0))
         return -1;
     out->keep = loss.keep > out->keep ? loss.keep : out->keep;
