@@ -1,0 +1,180 @@
+/* cuda.cu - the GPU as a device: opening it, its memory, and the table of its verbs. */
+#include "common.cuh"
+#include "dev_cuda.h"
+#include "launch.cuh"
+
+enum { PART_BYTES = 64 << 20 };
+
+static __global__ void probe_kernel(void)
+{
+}
+
+int dev_cuda_count(void)
+{
+    int n = 0;
+
+    if (cudaGetDeviceCount(&n) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return n;
+}
+
+/* "sm_80, sm_90" from the list of numbers times ten that the compiler leaves. */
+static void built_for(char *out, size_t size)
+{
+    const int arch[] = { __CUDA_ARCH_LIST__ };
+    size_t n = 0;
+
+    out[0] = 0;
+    for (size_t i = 0; i < LEN(arch) && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%ssm_%d", i ? ", " : "", arch[i] / 10);
+}
+
+/* Does this build hold code that the current device can run? */
+static int check_architecture(int index, const struct cudaDeviceProp *p)
+{
+    cudaFuncAttributes a;
+    cudaError_t e = cudaFuncGetAttributes(&a, probe_kernel);
+    char list[128];
+
+    if (e == cudaSuccess)
+        return 0;
+    cudaGetLastError();
+    built_for(list, sizeof list);
+    return fail("device cuda:%d: %s is sm_%d%d, but this palimpsa was built for %s (%s)", index, p->name, p->major,
+                p->minor, list, cudaGetErrorString(e));
+}
+
+static int check_memory(int index, const char *what, size_t bytes)
+{
+    size_t free_bytes = 0, total = 0;
+
+    cudaGetLastError();
+    cudaMemGetInfo(&free_bytes, &total);
+    return fail("device cuda:%d: no memory for %s: %.0f MB asked, %.0f of %.0f MB free", index, what,
+                (double)bytes / 1e6, (double)free_bytes / 1e6, (double)total / 1e6);
+}
+
+int dev_cuda_open(struct dev *d, int index)
+{
+    struct cudaDeviceProp p;
+    struct cuda *c = (struct cuda *)mem_new(1, sizeof *c);
+    cudaError_t e = cudaSetDevice(index);
+
+    d->priv = c;
+    if (e == cudaSuccess)
+        e = cudaGetDeviceProperties(&p, index);
+    if (e != cudaSuccess)
+        fail("device cuda:%d: %s", index, cudaGetErrorString(e));
+    else if (check_architecture(index, &p))
+        ;
+    else if ((e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking)) != cudaSuccess)
+        fail("device cuda:%d: %s", index, cudaGetErrorString(e));
+    else if (cudaMalloc((void **)&c->part, PART_BYTES) != cudaSuccess)
+        check_memory(index, "workspace", PART_BYTES);
+    else if ((c->blas = blas_open()) != NULL) {
+        c->part_bytes = PART_BYTES;
+        c->sms        = p.multiProcessorCount;
+        c->shared     = (int)p.sharedMemPerBlockOptin;
+        snprintf(c->name, sizeof c->name, "%s", p.name);
+        return 0;
+    }
+    cudaGetLastError();
+    dev_cuda_close(d);
+    return -1;
+}
+
+void dev_cuda_close(struct dev *d)
+{
+    struct cuda *c = cuda_of(d);
+
+    if (!c)
+        return;
+    if (c->stream)
+        cudaStreamSynchronize(c->stream);
+    if (c->blas)
+        blas_close(c->blas);
+    if (c->part)
+        cudaFree(c->part);
+    if (c->stream)
+        cudaStreamDestroy(c->stream);
+    free(c);
+    d->priv = NULL;
+}
+
+const char *dev_cuda_name(const struct dev *d)
+{
+    return cuda_of(d)->name;
+}
+
+static void *cuda_alloc(struct dev *d, size_t bytes)
+{
+    void *p = NULL;
+
+    (void)d;
+    if (cudaMalloc(&p, bytes ? bytes : 1) == cudaSuccess)
+        return p;
+    cudaGetLastError();
+    return NULL;
+}
+
+static void cuda_release(struct dev *d, void *p)
+{
+    CUDA(cudaStreamSynchronize(stream_of(d)));
+    CUDA(cudaFree(p));
+}
+
+/* Pageable host memory is copied before the call returns, so the caller may overwrite it. */
+static void cuda_put(struct dev *d, void *dev, const void *host, size_t bytes)
+{
+    CUDA(cudaMemcpyAsync(dev, host, bytes, cudaMemcpyHostToDevice, stream_of(d)));
+}
+
+static void cuda_get(struct dev *d, void *host, const void *dev, size_t bytes)
+{
+    CUDA(cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, stream_of(d)));
+    CUDA(cudaStreamSynchronize(stream_of(d)));
+}
+
+static void cuda_sync(struct dev *d)
+{
+    CUDA(cudaStreamSynchronize(stream_of(d)));
+}
+
+void *cuda_part(const struct dev *d, size_t bytes)
+{
+    if (bytes > cuda_of(d)->part_bytes)
+        BUG("a reduction needs %zu bytes of workspace, there are %zu", bytes, cuda_of(d)->part_bytes);
+    return cuda_of(d)->part;
+}
+
+/* A block owns 32 columns; its 32 warps share the parts, then warp 0 adds up the warps. */
+static __global__ void add_parts_kernel(float *dst, const float *part, int64_t n, int64_t parts)
+{
+    __shared__ float sum[32][33];
+    const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    float x = 0.f;
+
+    for (int64_t p = threadIdx.y; i < n && p < parts; p += 32)
+        x += part[p * n + i];
+    sum[threadIdx.y][threadIdx.x] = x;
+    __syncthreads();
+    x = warp_sum(sum[threadIdx.x][threadIdx.y]);
+    if (threadIdx.x == 0 && (int64_t)blockIdx.x * 32 + threadIdx.y < n)
+        dst[(int64_t)blockIdx.x * 32 + threadIdx.y] += x;
+}
+
+void cuda_add_parts(const struct dev *d, float *dst, const float *part, int64_t n, int64_t parts)
+{
+    add_parts_kernel<<<(unsigned)ceil_div(n, 32), dim3(32, 32), 0, stream_of(d)>>>(dst, part, n, parts);
+    CUDA(cudaGetLastError());
+}
+
+extern "C" const struct ops ops_cuda = {
+    "cuda", cuda_alloc, cuda_release, cuda_put, cuda_get, cuda_sync, cuda_fill, cuda_cast,
+    cuda_matmul, cuda_embed, cuda_embed_bwd, cuda_add, cuda_map, cuda_map_bwd, cuda_mul, cuda_mul_bwd,
+    cuda_swiglu, cuda_swiglu_bwd, cuda_decay, cuda_decay_bwd, cuda_gain, cuda_gain_bwd,
+    cuda_rmsnorm, cuda_rmsnorm_bwd, cuda_l2norm, cuda_l2norm_bwd, cuda_xent, cuda_conv, cuda_conv_bwd,
+    cuda_rope, cuda_sumsq, cuda_adamw,
+};

@@ -1,0 +1,291 @@
+/* gates.cu - the gates of a recurrence: mul, decay and gain, forward and backward.
+ *
+ * Backward of mul and gain needs sums over v and over t: a block owns one head and some of the tokens,
+ * a group of up to 32 lanes one token of that head. Sums over t are stored per block and added by a
+ * second kernel, so the order of additions never changes. */
+#include "launch.cuh"
+#include "sheet.cuh"
+
+__device__ inline float factor(const struct tensor &s, int64_t t, int64_t h)
+{
+    return get(s, s.ndim == 1 ? h : t * s.row + h);
+}
+
+template <int N, typename X>
+__global__ void mul_kernel(struct tensor y, struct tensor x, struct tensor s, bool add, struct sheet sh)
+{
+    const int V = (int)x.dim[2];
+
+    for (int64_t t = sheet_row(); t < sh.rows; t += sheet_row_step())
+        for (int64_t c = sheet_col(); c < sh.cols; c += sheet_col_step()) {
+            const float f = factor(s, t, (int)c * N / V);
+            X *to = (X *)y.data + t * y.row + c * N;
+            float u[N], v[N] = {};
+            load_n<N>(u, (const X *)x.data + t * x.row + c * N);
+            if (add)
+                load_n<N>(v, to);
+            for (int i = 0; i < N; i++)
+                v[i] += u[i] * f;
+            store_n<N>(to, v);
+        }
+}
+
+template <int N, typename X>
+__global__ void gain_kernel(struct tensor b, struct tensor x, struct tensor b_scale, struct tensor s, struct sheet sh)
+{
+    const int V = (int)x.dim[2];
+
+    for (int64_t t = sheet_row(); t < sh.rows; t += sheet_row_step())
+        for (int64_t c = sheet_col(); c < sh.cols; c += sheet_col_step()) {
+            const int h = (int)c * N / V;
+            const float f = softplus(((const float *)b_scale.data)[h]) * factor(s, t, h);
+            float u[N];
+            load_n<N>(u, (const X *)x.data + t * x.row + c * N);
+            for (int i = 0; i < N; i++)
+                u[i] = sigmoid(u[i]) * f;
+            store_n<N>((X *)b.data + t * b.row + c * N, u);
+        }
+}
+
+/* May heads be read in packs of eight? */
+static bool head_packs(struct tensor x)
+{
+    return x.dim[2] % 8 == 0 && packs(x, 8);
+}
+
+void cuda_mul(struct dev *d, struct tensor y, struct tensor x, struct tensor s, bool add)
+{
+    const bool wide = head_packs(x) && head_packs(y);
+    const struct sheet sh = sheet_of(x.dim[0], x.dim[1] * x.dim[2] / (wide ? 8 : 1));
+
+    FOR_TYPE(x.type, X,
+        if (wide)
+            mul_kernel<8, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(y, x, s, add, sh);
+        else
+            mul_kernel<1, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(y, x, s, add, sh));
+    CUDA(cudaGetLastError());
+}
+
+void cuda_gain(struct dev *d, struct tensor b, struct tensor x, struct tensor b_scale, struct tensor s)
+{
+    const bool wide = head_packs(x) && head_packs(b);
+    const struct sheet sh = sheet_of(x.dim[0], x.dim[1] * x.dim[2] / (wide ? 8 : 1));
+
+    FOR_TYPE(x.type, X,
+        if (wide)
+            gain_kernel<8, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(b, x, b_scale, s, sh);
+        else
+            gain_kernel<1, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(b, x, b_scale, s, sh));
+    CUDA(cudaGetLastError());
+}
+
+/* Sum over the lanes of a group; a group is a row of the block. */
+__device__ inline float group_sum(float x)
+{
+    for (int step = (int)blockDim.x / 2; step > 0; step /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+/* Adds up one number per group and stores the block's total. */
+__device__ inline void store_part(float *part, float x)
+{
+    __shared__ float group[256];
+
+    if (threadIdx.x == 0)
+        group[threadIdx.y] = x;
+    __syncthreads();
+    if (threadIdx.x == 0 && threadIdx.y == 0) {
+        float sum = 0.f;
+        for (int i = 0; i < (int)blockDim.y; i++)
+            sum += group[i];
+        part[(int64_t)blockIdx.x * gridDim.y + blockIdx.y] = sum;
+    }
+}
+
+template <int N, typename X>
+__global__ void mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x, struct tensor s,
+                               bool add, float *part)
+{
+    const int64_t h = blockIdx.y, T = x.dim[0], V = x.dim[2], step = (int64_t)gridDim.x * blockDim.y;
+    float total = 0.f;
+
+    for (int64_t t0 = (int64_t)blockIdx.x * blockDim.y; t0 < T; t0 += step) {
+        const int64_t t = t0 + threadIdx.y;
+        float sum = 0.f;
+        for (int64_t c = (int64_t)threadIdx.x * N; t < T && c < V; c += blockDim.x * N) {
+            float g[N], u[N] = {};
+            load_n<N>(g, (const X *)dy.data + t * dy.row + h * V + c);
+            if (ds.data) {
+                load_n<N>(u, (const X *)x.data + t * x.row + h * V + c);
+                for (int i = 0; i < N; i++)
+                    sum += g[i] * u[i];
+            }
+            if (dx.data) {
+                const float f = factor(s, t, h);
+                X *to = (X *)dx.data + t * dx.row + h * V + c;
+                for (int i = 0; i < N; i++)
+                    u[i] = 0.f;
+                if (add)
+                    load_n<N>(u, to);
+                for (int i = 0; i < N; i++)
+                    u[i] += g[i] * f;
+                store_n<N>(to, u);
+            }
+        }
+        sum = group_sum(sum);
+        total += sum;
+        if (ds.data && !part && t < T && threadIdx.x == 0)
+            put(ds, t * ds.row + h, sum);
+    }
+    if (part)
+        store_part(part, total);
+}
+
+template <int N, typename X>
+__global__ void gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor db, struct tensor x,
+                                struct tensor b_scale, struct tensor s, float *part)
+{
+    const int64_t h = blockIdx.y, T = x.dim[0], V = x.dim[2], step = (int64_t)gridDim.x * blockDim.y;
+    const float raw = ((const float *)b_scale.data)[h], scale = softplus(raw), slope = sigmoid(raw);
+    float total = 0.f;
+
+    for (int64_t t0 = (int64_t)blockIdx.x * blockDim.y; t0 < T; t0 += step) {
+        const int64_t t = t0 + threadIdx.y;
+        const float f = t < T ? factor(s, t, h) : 0.f;
+        float sum = 0.f;
+        for (int64_t c = (int64_t)threadIdx.x * N; t < T && c < V; c += blockDim.x * N) {
+            float g[N], u[N];
+            load_n<N>(g, (const X *)db.data + t * db.row + h * V + c);
+            load_n<N>(u, (const X *)x.data + t * x.row + h * V + c);
+            for (int i = 0; i < N; i++) {
+                u[i] = sigmoid(u[i]);
+                sum += g[i] * u[i];
+                u[i] = g[i] * f * scale * u[i] * (1.f - u[i]);
+            }
+            store_n<N>((X *)dx.data + t * dx.row + h * V + c, u);
+        }
+        sum = group_sum(sum);
+        total += sum * f * slope;
+        if (t < T && threadIdx.x == 0)
+            put(ds, t * ds.row + h, get(ds, t * ds.row + h) + sum * scale);
+    }
+    store_part(part, total);
+}
+
+/* Lanes per head, and enough blocks per head to fill the device about eight times over. */
+static void head_grid(const struct dev *d, struct tensor x, bool wide, dim3 *grid, dim3 *block)
+{
+    const int64_t H = x.dim[1], n = x.dim[2] / (wide ? 8 : 1);
+    unsigned lanes = 1;
+
+    while (lanes < 32 && lanes < n)
+        lanes *= 2;
+    *block = dim3(lanes, 256 / lanes);
+    const int64_t full = ceil_div(x.dim[0], block->y), want = ceil_div(8 * cuda_of(d)->sms, H);
+    *grid = dim3((unsigned)min64(full, want), (unsigned)H);
+}
+
+void cuda_mul_bwd(struct dev *d, struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x,
+                  struct tensor s, bool add)
+{
+    const bool wide = head_packs(x) && head_packs(dy) && head_packs(dx), weight = ds.data && s.ndim == 1;
+    const int64_t H = x.dim[1];
+    float *part = NULL;
+    dim3 grid, block;
+
+    if (!dx.data && !ds.data)
+        return;
+    head_grid(d, x, wide, &grid, &block);
+    if (weight)
+        part = (float *)cuda_part(d, sizeof(float) * (size_t)(grid.x * H));
+    FOR_TYPE(x.type, X,
+        if (wide)
+            mul_bwd_kernel<8, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, dy, x, s, add, part);
+        else
+            mul_bwd_kernel<1, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, dy, x, s, add, part));
+    CUDA(cudaGetLastError());
+    if (weight)
+        cuda_add_parts(d, (float *)ds.data, part, H, grid.x);
+}
+
+void cuda_gain_bwd(struct dev *d, struct tensor dx, struct tensor db_scale, struct tensor ds, struct tensor db,
+                   struct tensor x, struct tensor b_scale, struct tensor s)
+{
+    const bool wide = head_packs(x) && head_packs(db) && head_packs(dx);
+    const int64_t H = x.dim[1];
+    dim3 grid, block;
+
+    head_grid(d, x, wide, &grid, &block);
+    float *part = (float *)cuda_part(d, sizeof(float) * (size_t)(grid.x * H));
+    FOR_TYPE(x.type, X,
+        if (wide)
+            gain_bwd_kernel<8, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, db, x, b_scale, s, part);
+        else
+            gain_bwd_kernel<1, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, db, x, b_scale, s, part));
+    CUDA(cudaGetLastError());
+    cuda_add_parts(d, (float *)db_scale.data, part, H, grid.x);
+}
+
+__global__ void decay_kernel(struct tensor dt, struct tensor decay, struct tensor x, const float *bias,
+                             const float *A_log, struct dt_range r, struct sheet sh)
+{
+    for (int64_t t = sheet_row(); t < sh.rows; t += sheet_row_step())
+        for (int64_t h = sheet_col(); h < sh.cols; h += sheet_col_step()) {
+            const float step = fminf(fmaxf(softplus(get(x, t * x.row + h) + bias[h]), r.lo), r.hi);
+            ((float *)dt.data)[t * dt.row + h]       = step;
+            ((float *)decay.data)[t * decay.row + h] = -expf(A_log[h]) * step;
+        }
+}
+
+void cuda_decay(struct dev *d, struct tensor dt, struct tensor decay, struct tensor x, struct tensor bias,
+                struct tensor A_log, struct dt_range r)
+{
+    const struct sheet sh = sheet_of(x.dim[0], x.dim[1]);
+
+    decay_kernel<<<sh.grid, sh.block, 0, stream_of(d)>>>(dt, decay, x, (const float *)bias.data,
+                                                         (const float *)A_log.data, r, sh);
+    CUDA(cudaGetLastError());
+}
+
+/* A block owns 32 heads and some of the tokens; thread (x,y) head x and every eighth of those tokens.
+ * part: [2][parts][H], the sums for bias and then for A_log. */
+__global__ void decay_bwd_kernel(struct tensor dx, struct tensor ddt, struct tensor ddecay, struct tensor x,
+                                 const float *bias, const float *A_log, struct dt_range r, float *part)
+{
+    __shared__ float sum[2][8][32];
+    const int64_t H = x.dim[1], h = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    float to_bias = 0.f, to_A = 0.f;
+
+    for (int64_t t = (int64_t)blockIdx.y * 8 + threadIdx.y; h < H && t < x.dim[0]; t += (int64_t)gridDim.y * 8) {
+        const float u = get(x, t * x.row + h) + bias[h], soft = softplus(u), A = expf(A_log[h]);
+        const float gd = ((const float *)ddecay.data)[t * ddecay.row + h];
+        const float gt = (ddt.data ? ((const float *)ddt.data)[t * ddt.row + h] : 0.f) - A * gd;
+        const float gx = soft < r.lo || soft > r.hi ? 0.f : gt * sigmoid(u);
+        put(dx, t * dx.row + h, gx);
+        to_bias += gx;
+        to_A    -= A * fminf(fmaxf(soft, r.lo), r.hi) * gd;
+    }
+    sum[0][threadIdx.y][threadIdx.x] = to_bias;
+    sum[1][threadIdx.y][threadIdx.x] = to_A;
+    __syncthreads();
+    if (threadIdx.y < 2 && h < H) {
+        float total = 0.f;
+        for (int i = 0; i < 8; i++)
+            total += sum[threadIdx.y][i][threadIdx.x];
+        part[((int64_t)threadIdx.y * gridDim.y + blockIdx.y) * H + h] = total;
+    }
+}
+
+void cuda_decay_bwd(struct dev *d, struct tensor dx, struct tensor dbias, struct tensor dA_log, struct tensor ddt,
+                    struct tensor ddecay, struct tensor x, struct tensor bias, struct tensor A_log, struct dt_range r)
+{
+    const int64_t H = x.dim[1], parts = min64(ceil_div(x.dim[0], 8), 2 * cuda_of(d)->sms);
+    float *part = (float *)cuda_part(d, sizeof(float) * (size_t)(2 * parts * H));
+
+    decay_bwd_kernel<<<dim3((unsigned)ceil_div(H, 32), (unsigned)parts), dim3(32, 8), 0, stream_of(d)>>>(
+        dx, ddt, ddecay, x, (const float *)bias.data, (const float *)A_log.data, r, part);
+    CUDA(cudaGetLastError());
+    cuda_add_parts(d, (float *)dbias.data, part, H, parts);
+    cuda_add_parts(d, (float *)dA_log.data, part + parts * H, H, parts);
+}

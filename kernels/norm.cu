@@ -1,0 +1,279 @@
+/* norm.cu - rmsnorm with its gates, and l2norm. A row lives in registers between its two passes, so
+ * memory is read once. Gradients of weights are summed per block and added by a second kernel. */
+#include "launch.cuh"
+#include "rows.cuh"
+
+/* Row r of a [T,G,C] tensor begins here. */
+__device__ inline int64_t row_at(const struct tensor &x, int64_t t, int64_t k)
+{
+    return t * x.row + k * x.dim[2];
+}
+
+__device__ inline float silu(float x)       { return x * sigmoid(x); }
+__device__ inline float silu_slope(float x) { return sigmoid(x) * (1.f + x * (1.f - sigmoid(x))); }
+
+template <int L, int NV, int N, typename X, typename Y>
+__global__ void __launch_bounds__(row_block<L>())
+rmsnorm_kernel(struct tensor y, struct tensor rstd, struct tensor x, struct tensor w, struct tensor z,
+               enum gate g, float eps)
+{
+    const int64_t G = x.dim[1], C = x.dim[2], r = (int64_t)blockIdx.x * row_groups<L>() + threadIdx.x / L;
+    const int64_t t = r / G, k = r % G;
+    const bool live = t < x.dim[0];
+    const float *wk = (const float *)w.data + (w.dim[0] == C ? 0 : k * C);
+    float u[NV][N], sum = 0.f;
+
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+        for (int j = 0; j < N; j++)
+            u[i][j] = 0.f;
+        if (!live || c >= C)
+            continue;
+        load_n<N>(u[i], (const X *)x.data + row_at(x, t, k) + c);
+        if (g == GATE_BEFORE_NORM) {
+            float gate[N];
+            load_n<N>(gate, (const Y *)z.data + row_at(z, t, k) + c);
+            for (int j = 0; j < N; j++)
+                u[i][j] *= silu(gate[j]);
+        }
+        for (int j = 0; j < N; j++)
+            sum += u[i][j] * u[i][j];
+    }
+    const float scale = rsqrtf(lanes_sum<L>(sum) / (float)C + eps);
+    if (live && threadIdx.x % L == 0)
+        ((float *)rstd.data)[t * rstd.row + k] = scale;
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+        if (!live || c >= C)
+            continue;
+        float weight[N], gate[N];
+        load_n<N>(weight, wk + c);
+        if (g == GATE_AFTER_NORM)
+            load_n<N>(gate, (const Y *)z.data + row_at(z, t, k) + c);
+        for (int j = 0; j < N; j++)
+            u[i][j] *= scale * weight[j] * (g == GATE_AFTER_NORM ? silu(gate[j]) : 1.f);
+        store_n<N>((Y *)y.data + row_at(y, t, k) + c, u[i]);
+    }
+}
+
+/* Weights wider than 16 bytes apart are read in packs too. */
+static bool weight_packs(struct tensor w)
+{
+    return (uintptr_t)w.data % 16 == 0;
+}
+
+/* [T,G,C] whose every group can be read in packs of eight. */
+static bool group_packs(struct tensor x)
+{
+    return !x.data || (x.dim[2] % 8 == 0 && packs(x, 8));
+}
+
+void cuda_rmsnorm(struct dev *d, struct tensor y, struct tensor rstd, struct tensor x, struct tensor w,
+                  struct tensor z, enum gate g, float eps)
+{
+    const int64_t rows = x.dim[0] * x.dim[1], C = x.dim[2];
+    const bool wide = group_packs(x) && group_packs(y) && group_packs(z) && weight_packs(w);
+
+    FOR_TYPE(x.type, X, FOR_TYPE(y.type, Y, FOR_ROW(C, wide, L, NV, N,
+        const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
+        rmsnorm_kernel<L, NV, N, X, Y><<<grid, row_block<L>(), 0, stream_of(d)>>>(y, rstd, x, w, z, g, eps))));
+    CUDA(cudaGetLastError());
+}
+
+/* Adds up what the groups of a block hold for the same columns and stores the block's sums, C of them. */
+template <int L, int NV, int N>
+__device__ inline void store_columns(float *part, const float (&dw)[NV][N], int64_t C)
+{
+    constexpr int G = row_groups<L>(), width = L * NV * N;
+    const int group = threadIdx.x / L, lane = threadIdx.x % L;
+
+    if constexpr (G == 1) {
+        for (int i = 0; i < NV; i++)
+            for (int j = 0; j < N; j++)
+                if ((i * L + lane) * N + j < C)
+                    part[(i * L + lane) * N + j] = dw[i][j];
+    } else {
+        __shared__ float sum[G][width];
+        for (int i = 0; i < NV; i++)
+            for (int j = 0; j < N; j++)
+                sum[group][(i * L + lane) * N + j] = dw[i][j];
+        __syncthreads();
+        for (int c = threadIdx.x; c < C; c += row_block<L>()) {
+            float total = 0.f;
+            for (int i = 0; i < G; i++)
+                total += sum[i][c];
+            part[c] = total;
+        }
+    }
+}
+
+/* blockIdx.y is the group when each has its own weights; then a block sees that group's rows alone.
+ * part: [gridDim.x][gridDim.y][C]. */
+template <int L, int NV, int N, typename X, typename Y>
+__global__ void __launch_bounds__(row_block<L>(), L > 256 ? 1 : 2)
+rmsnorm_bwd_kernel(struct tensor dx, struct tensor dz, struct tensor dy, struct tensor x, struct tensor w,
+                   struct tensor z, struct tensor rstd, enum gate g, float *part)
+{
+    const int64_t C = x.dim[2], G = gridDim.y > 1 ? 1 : x.dim[1], rows = x.dim[0] * G;
+    const int64_t step = (int64_t)gridDim.x * row_groups<L>();
+    const float *wk = (const float *)w.data + blockIdx.y * C;
+    float dw[NV][N] = {};
+
+    for (int64_t r0 = (int64_t)blockIdx.x * row_groups<L>(); r0 < rows; r0 += step) {
+        const int64_t r = r0 + threadIdx.x / L, t = r / G, k = blockIdx.y + r % G;
+        const bool live = r < rows;
+        const float scale = live ? ((const float *)rstd.data)[t * rstd.row + k] : 0.f;
+        float dot = 0.f;
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+            float u[N], e[N], gate[N], weight[N];
+            if (!live || c >= C)
+                continue;
+            load_n<N>(u, (const X *)x.data + row_at(x, t, k) + c);
+            load_n<N>(e, (const Y *)dy.data + row_at(dy, t, k) + c);
+            load_n<N>(weight, wk + c);
+            if (g != GATE_NONE)
+                load_n<N>(gate, (const Y *)z.data + row_at(z, t, k) + c);
+            for (int j = 0; j < N; j++) {
+                const float ng = u[j] * scale * e[j] * (g == GATE_NONE ? 1.f : silu(gate[j]));
+                dot += ng * weight[j];
+                dw[i][j] += ng;
+            }
+        }
+        dot = lanes_sum<L>(dot) / (float)C;
+        asm volatile("" ::: "memory");           /* read again, from L1: held values would fill the registers */
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+            float u[N], e[N], slope[N] = {}, weight[N];
+            if (!live || c >= C)
+                continue;
+            load_n<N>(u, (const X *)x.data + row_at(x, t, k) + c);
+            load_n<N>(e, (const Y *)dy.data + row_at(dy, t, k) + c);
+            load_n<N>(weight, wk + c);
+            if (g != GATE_NONE)
+                load_n<N>(slope, (const Y *)z.data + row_at(z, t, k) + c);
+            for (int j = 0; j < N; j++) {
+                const float before = g == GATE_BEFORE_NORM ? silu(slope[j]) : 1.f;
+                const float after = g == GATE_AFTER_NORM ? silu(slope[j]) : 1.f;
+                const float n = u[j] * scale * before, dn = e[j] * weight[j];
+                const float du = scale * (dn * after - n * dot);
+                slope[j] = g == GATE_NONE ? 0.f : silu_slope(slope[j]) * (g == GATE_AFTER_NORM ? dn * n : du * u[j]);
+                u[j] = du * before;
+            }
+            store_n<N>((X *)dx.data + row_at(dx, t, k) + c, u);
+            if (g != GATE_NONE)
+                store_n<N>((Y *)dz.data + row_at(dz, t, k) + c, slope);
+        }
+    }
+    store_columns<L, NV, N>(part + ((int64_t)blockIdx.x * gridDim.y + blockIdx.y) * C, dw, C);
+}
+
+void cuda_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
+                      struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g)
+{
+    const int64_t C = x.dim[2], apart = w.dim[0] / C, rows = x.dim[0] * x.dim[1] / apart;
+    const int64_t blocks = ceil_div(4 * cuda_of(d)->sms, apart);     /* a block that is resident pays for its sums */
+    const bool wide = group_packs(x) && group_packs(dx) && group_packs(dy) && group_packs(z) && group_packs(dz)
+                      && weight_packs(w);
+    float *part = (float *)cuda_part(d, sizeof(float) * (size_t)(blocks * w.dim[0]));
+    int64_t parts = 0;
+
+    if (g == GATE_NONE)
+        z = dz = dy;                     /* never touched; gives the kernel a type */
+    FOR_TYPE(x.type, X, FOR_TYPE(dy.type, Y, FOR_ROW(C, wide, L, NV, N,
+        parts = min64(blocks, ceil_div(rows, row_groups<L>()));
+        rmsnorm_bwd_kernel<L, NV, N, X, Y><<<dim3((unsigned)parts, (unsigned)apart), row_block<L>(), 0, stream_of(d)>>>(
+            dx, dz, dy, x, w, z, rstd, g, part))));
+    CUDA(cudaGetLastError());
+    cuda_add_parts(d, (float *)dw.data, part, w.dim[0], parts);
+}
+
+template <int L, int NV, int N, typename X>
+__global__ void __launch_bounds__(row_block<L>())
+l2norm_kernel(struct tensor y, struct tensor rnorm, struct tensor x)
+{
+    const int64_t H = x.dim[1], C = x.dim[2], r = (int64_t)blockIdx.x * row_groups<L>() + threadIdx.x / L;
+    const int64_t t = r / H, h = r % H;
+    float u[NV][N], sum = 0.f;
+
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+        if (t >= x.dim[0] || c >= C)
+            continue;
+        load_n<N>(u[i], (const X *)x.data + row_at(x, t, h) + c);
+        for (int j = 0; j < N; j++)
+            sum += u[i][j] * u[i][j];
+    }
+    const float scale = 1.f / fmaxf(sqrtf(lanes_sum<L>(sum)), 1e-12f);
+    if (t < x.dim[0] && threadIdx.x % L == 0)
+        ((float *)rnorm.data)[t * rnorm.row + h] = scale;
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+        if (t >= x.dim[0] || c >= C)
+            continue;
+        for (int j = 0; j < N; j++)
+            u[i][j] *= scale;
+        store_n<N>((X *)y.data + row_at(y, t, h) + c, u[i]);
+    }
+}
+
+void cuda_l2norm(struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x)
+{
+    const int64_t rows = x.dim[0] * x.dim[1], C = x.dim[2];
+    const bool wide = group_packs(x) && group_packs(y);
+
+    FOR_TYPE(x.type, X, FOR_ROW(C, wide, L, NV, N,
+        const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
+        l2norm_kernel<L, NV, N, X><<<grid, row_block<L>(), 0, stream_of(d)>>>(y, rnorm, x)));
+    CUDA(cudaGetLastError());
+}
+
+template <int L, int NV, int N, typename X>
+__global__ void __launch_bounds__(row_block<L>())
+l2norm_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm)
+{
+    const int64_t H = y.dim[1], C = y.dim[2], r = (int64_t)blockIdx.x * row_groups<L>() + threadIdx.x / L;
+    const int64_t t = r / H, h = r % H;
+    const float scale = t < y.dim[0] ? ((const float *)rnorm.data)[t * rnorm.row + h] : 0.f;
+    pack<X, N> py[NV], pg[NV];
+    float dot = 0.f;
+
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+        if (t >= y.dim[0] || c >= C)
+            continue;
+        py[i] = *(const pack<X, N> *)((const X *)y.data + row_at(y, t, h) + c);
+        pg[i] = *(const pack<X, N> *)((const X *)dy.data + row_at(dy, t, h) + c);
+        for (int j = 0; j < N; j++)
+            dot += load(&py[i].at[j]) * load(&pg[i].at[j]);
+    }
+    dot = lanes_sum<L>(dot);
+#pragma unroll
+    for (int i = 0; i < NV; i++) {
+        const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+        float u[N];
+        if (t >= y.dim[0] || c >= C)
+            continue;
+        for (int j = 0; j < N; j++)
+            u[j] = (load(&pg[i].at[j]) - load(&py[i].at[j]) * dot) * scale;
+        store_n<N>((X *)dx.data + row_at(dx, t, h) + c, u);
+    }
+}
+
+void cuda_l2norm_bwd(struct dev *d, struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm)
+{
+    const int64_t rows = y.dim[0] * y.dim[1], C = y.dim[2];
+    const bool wide = group_packs(dx) && group_packs(dy) && group_packs(y);
+
+    FOR_TYPE(y.type, X, FOR_ROW(C, wide, L, NV, N,
+        const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
+        l2norm_bwd_kernel<L, NV, N, X><<<grid, row_block<L>(), 0, stream_of(d)>>>(dx, dy, y, rnorm)));
+    CUDA(cudaGetLastError());
+}

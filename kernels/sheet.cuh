@@ -1,0 +1,53 @@
+/* sheet.cuh - elementwise work: a sheet of rows x packs of N elements, spread over the threads. */
+#ifndef SHEET_CUH
+#define SHEET_CUH
+#include "common.cuh"
+
+struct sheet {
+    int64_t rows, cols;                  /* cols in packs */
+    dim3    grid, block;
+};
+
+/* Blocks of 256 threads, wide in the direction that is contiguous. The kernel loops, so the caps on
+ * the grid cost nothing. */
+static inline struct sheet sheet_of(int64_t rows, int64_t cols)
+{
+    unsigned x = 256;
+
+    while (x > 1 && x / 2 >= cols)
+        x /= 2;
+    struct sheet s = { rows, cols, dim3(1), dim3(x, 256 / x) };
+    s.grid = dim3((unsigned)min64(ceil_div(cols, x), 1 << 20), (unsigned)min64(ceil_div(rows, 256 / x), 65535));
+    return s;
+}
+
+/* A dense tensor as one long row. */
+static inline struct tensor one_row(struct tensor t)
+{
+    t.dim[1] = t.row = tensor_count(t);
+    t.dim[0] = t.dim[2] = t.dim[3] = 1;
+    return t;
+}
+
+__device__ inline int64_t sheet_row(void)       { return (int64_t)blockIdx.y * blockDim.y + threadIdx.y; }
+__device__ inline int64_t sheet_row_step(void)  { return (int64_t)gridDim.y * blockDim.y; }
+__device__ inline int64_t sheet_col(void)       { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ inline int64_t sheet_col_step(void)  { return (int64_t)gridDim.x * blockDim.x; }
+
+template <int N, typename X> __device__ inline void load_n(float (&y)[N], const X *p)
+{
+    const pack<X, N> v = *(const pack<X, N> *)p;
+
+    for (int i = 0; i < N; i++)
+        y[i] = load(&v.at[i]);
+}
+
+template <int N, typename X> __device__ inline void store_n(X *p, const float (&y)[N])
+{
+    pack<X, N> v;
+
+    for (int i = 0; i < N; i++)
+        store(&v.at[i], y[i]);
+    *(pack<X, N> *)p = v;
+}
+#endif
