@@ -14,12 +14,12 @@ level_of() {
     esac
     module=$(basename "${1%.*}")
     case ${module%%_*} in
-    base | json | rng | sha256 | half) echo 0 ;;
+    base | json | rng | sha256 | half | utf8 | simd) echo 0 ;;
     tensor | arena | seqs | config | safetensors | pickle) echo 1 ;;
-    dev | op | ops | scan | comm) echo 2 ;;
+    dev | op | ops | scan | comm | check | memory) echo 2 ;;
     param | layer | mixer) echo 3 ;;
-    model | optim | loader | shard | stream | tokenizer | ckpt | convert) echo 4 ;;
-    train | sample | task | metrics | plot | mqar) echo 5 ;;
+    model | optim | schedule | loader | shard | bpe | pretoken | ckpt | convert) echo 4 ;;
+    train | session | sample | verify | metrics | task | plot | opened | nll | plasticity) echo 5 ;;
     *) echo unknown ;;
     esac
 }
