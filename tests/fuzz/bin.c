@@ -1,4 +1,4 @@
-/* fuzz_bin.c - llm.c's .bin and headerless integers. The first byte chooses which; libFuzzer entry. */
+/* bin.c - llm.c's .bin and headerless integers. The first byte chooses which. */
 #include "shard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
