@@ -1,0 +1,495 @@
+/* scan_driver.cu - checks the palimpsa scan on a GPU against fp64, then times it; not part of the build.
+ *
+ *   nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -Ilib -Ikernels \
+ *        tests/scan_driver.cu kernels/palimpsa_*.cu lib/base.c -o scan_driver
+ *   scan_driver check | bench | CASE...
+ *
+ * The reference is the definition in fp64, elementwise over a head's memory, every memory kept. Errors are
+ * relative RMS, the worst head of each tensor; for BF16 tensors in units of what rounding the exact result costs. */
+#include "palimpsa.cuh"
+#include <algorithm>
+#include <vector>
+
+extern "C" const struct scan_impl palimpsa_cuda;
+
+struct drive {
+    const char *name;
+    int  docs, length;                  /* documents; tokens of each, 0: the mixed lengths below */
+    int  T, H, Hq, Hk, K, V;
+    enum dtype type;
+    bool state, var, gnext;
+    int  decay;                         /* 0: bench, heads of all speeds; 1: weak, strong, strong with resets */
+    int  pad;                           /* added to the row stride of q k v beta o */
+    int  heads;                         /* how many heads to check, 0: all */
+    bool bench;
+};
+
+static const struct drive drives[] = {
+    { "tiny",      4, 0, 61, 2, 2, 2, 5, 3, F32, true, true, true, 0, 0, 0, false },
+    { "plain",     9, 0, 517, 6, 3, 2, 20, 7, F32, true, true, true, 1, 3, 0, false },
+    { "plain16",   9, 0, 517, 6, 3, 2, 20, 7, BF16, true, true, true, 1, 3, 0, false },
+    { "wide",      3, 0, 300, 2, 2, 2, 256, 33, F32, true, false, true, 1, 0, 0, false },
+    { "odd130",    5, 0, 700, 3, 1, 1, 130, 65, BF16, false, false, false, 0, 0, 0, false },
+    { "a48",       1, 0, 256, 3, 3, 3, 48, 48, BF16, false, false, false, 1, 0, 0, false },
+    { "b48",      11, 0, 1999, 6, 3, 2, 48, 48, BF16, true, false, true, 1, 8, 0, false },
+    { "c48",       7, 0, 4000, 3, 3, 3, 48, 48, BF16, false, false, false, 1, 0, 0, false },
+    { "f48",      11, 0, 1999, 6, 3, 2, 48, 48, F32, true, false, true, 1, 8, 0, false },
+    { "a96",      11, 0, 1999, 3, 3, 1, 96, 192, BF16, true, false, true, 1, 0, 0, false },
+    { "a128",     11, 0, 1999, 4, 1, 1, 128, 64, BF16, true, false, true, 1, 0, 0, false },
+    { "f128",     11, 0, 1999, 4, 1, 1, 128, 64, F32, true, false, true, 1, 0, 0, false },
+    { "a16",      11, 0, 1999, 4, 4, 4, 16, 32, BF16, true, false, true, 1, 0, 0, false },
+    { "a64",      11, 0, 1999, 4, 4, 4, 64, 64, BF16, true, false, true, 1, 0, 0, false },
+    { "b96",      11, 0, 1999, 4, 4, 4, 96, 96, BF16, true, false, true, 1, 0, 0, false },
+    { "step",   1000, 1, 1000, 4, 2, 2, 48, 48, BF16, true, true, false, 0, 0, 0, false },
+    { "step5",    37, 1, 37, 4, 2, 2, 5, 7, F32, true, true, false, 0, 0, 0, false },
+    { "170M",      8, 4096, 32768, 16, 16, 16, 48, 48, BF16, false, false, false, 0, 0, 2, true },
+    { "760M",      8, 4096, 32768, 16, 16, 16, 96, 192, BF16, false, false, false, 0, 0, 1, true },
+    { "2.7B",      2, 4096, 8192, 80, 80, 80, 128, 64, BF16, false, false, false, 0, 0, 2, true },
+    { "long",      1, 32768, 32768, 16, 16, 16, 48, 48, BF16, false, false, false, 0, 0, 2, true },
+    { "mixed",    16, 0, 32768, 16, 16, 16, 48, 48, BF16, false, false, false, 0, 0, 2, true },
+    { "carried",  16, 0, 32768, 16, 16, 16, 48, 48, BF16, true, false, true, 0, 0, 2, true },
+    { "s64",       8, 4096, 32768, 16, 16, 16, 64, 64, BF16, false, false, false, 0, 0, 1, true },
+    { "s96",       8, 4096, 32768, 16, 16, 16, 96, 96, BF16, false, false, false, 0, 0, 1, true },
+    { "f32",       8, 4096, 32768, 16, 16, 16, 48, 48, F32, false, false, false, 0, 0, 1, true },
+};
+
+/* ---- data ---- */
+__host__ __device__ static uint32_t hash(uint64_t x)
+{
+    x ^= x >> 33, x *= 0xff51afd7ed558ccdULL, x ^= x >> 33, x *= 0xc4ceb9fe1a85ec53ULL, x ^= x >> 33;
+    return (uint32_t)(x >> 16);
+}
+__host__ __device__ static float unit(uint64_t x) { return ((float)hash(x) + 0.5f) * (1.f / 4294967296.f); }
+__device__ static float normal(uint64_t x)
+{
+    return sqrtf(-2.f * logf(unit(2 * x + 1))) * cospif(2.f * unit(2 * x + 0x9e3779b97f4aULL));
+}
+
+enum { UNIT_NORM, NORMAL, SIGMOID, POSITIVE, DECAY, PRIOR };
+__global__ void make_kernel(struct tensor y, int how, int mode, uint64_t seed)
+{
+    const int64_t C = y.dim[2] * y.dim[3], G = y.dim[1], rows = y.dim[0] * G;
+
+    for (int64_t r = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; r < rows; r += (int64_t)gridDim.x * blockDim.x) {
+        float norm = 0.f;
+        for (int64_t c = 0; c < C; c++)
+            norm += normal(seed + r * C + c) * normal(seed + r * C + c);
+        for (int64_t c = 0; c < C; c++) {
+            const int64_t h = r % G;
+            float a = normal(seed + r * C + c);
+            if (how == UNIT_NORM)
+                a *= rsqrtf(norm);
+            else if (how == SIGMOID || how == POSITIVE)
+                a = 1.f / (1.f + expf(-a));
+            else if (how == DECAY) {
+                const float strength = mode == 0 ? 16.f * unit(h * 7 + 3) : h % 3 == 0 ? 0.2f : h % 3 == 1 ? 8.f : 60.f;
+                a = -log1pf(expf(a)) * 0.05f * strength;
+                if (mode == 1 && h % 3 == 2 && unit(seed * 3 + r) < 0.03f)
+                    a = -200.f;
+            } else if (how == PRIOR)
+                a = mode == 0 ? 0.f : 0.5f * a;
+            put(y, r / G * y.row + h * C + c, a);
+        }
+    }
+}
+
+static std::vector<void *> owned;
+static struct tensor fresh(enum dtype type, int pad, std::vector<int64_t> dim)
+{
+    struct tensor t = {};
+    size_t inner = 1, bytes;
+
+    for (int i = 0; i < 4; i++)
+        t.dim[i] = i < (int)dim.size() ? dim[i] : 1;
+    for (int i = 1; i < 4; i++)
+        inner *= (size_t)t.dim[i];
+    t.row = (int64_t)inner + pad;
+    t.ndim = (int)dim.size();
+    t.type = type;
+    bytes = (size_t)t.dim[0] * (size_t)t.row * (type == F32 ? 4 : 2);
+    CUDA(cudaMalloc(&t.data, bytes + 256));
+    CUDA(cudaMemset(t.data, 0xff, bytes + 256));
+    owned.push_back(t.data);
+    return t;
+}
+
+static struct tensor made(enum dtype type, int pad, std::vector<int64_t> dim, int how, int mode, uint64_t seed)
+{
+    struct tensor t = fresh(type, pad, dim);
+
+    if (t.ndim == 1)                    /* [H]: one row */
+        t.dim[1] = t.dim[0], t.dim[0] = 1, t.row = t.dim[1];
+    make_kernel<<<512, 128>>>(t, how, mode, seed << 32);
+    if (t.ndim == 1)
+        t.dim[0] = t.dim[1], t.dim[1] = 1, t.row = 1;
+    CUDA(cudaGetLastError());
+    return t;
+}
+
+/* ---- reference: thread (v,k) of a head, then threads (t,v) and (t,k) ---- */
+struct ref {
+    double *M, *J, *gM, *gJ;            /* [T,V,K] after each token */
+    double *o, *var, *dq, *dk, *dv, *db, *da, *prior, *next[2], *gstate[2];
+};
+
+__device__ static double ref_keep(const struct scan_io &x, int64_t t, int h) { return exp((double)*head_at<float>(x.decay, t, h)); }
+__device__ static double elem(const struct tensor &t, int64_t r, int64_t h, int64_t c) { return get(t, r * t.row + h * t.dim[2] + c); }
+__device__ static int q_head(const struct scan_io &x, int h) { return (int)(h * x.q.dim[1] / x.v.dim[1]); }
+__device__ static int k_head(const struct scan_io &x, int h) { return (int)(h * x.k.dim[1] / x.v.dim[1]); }
+
+__global__ void ref_states(struct ref y, struct scan_io x, struct docs d, int h)
+{
+    const int64_t K = x.k.dim[2], V = x.v.dim[2], e = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, v = e / K, j = e % K;
+    double M = 0, J = 0;
+    if (e >= V * K)
+        return;
+    for (int64_t t = 0; t < x.v.dim[0]; t++) {
+        const double a = ref_keep(x, t, h), k = elem(x.k, t, k_head(x, h), j);
+        const int64_t n = d.seq[t];
+        if (begins(d, t)) {
+            M = x.state[0].data ? memory_at(x.state[0], n, h, v)[j] : 0;
+            J = x.state[1].data ? memory_at(x.state[1], n, h, v)[j] : 0;
+        }
+        M = a * M + elem(x.v, t, h, v) * k;
+        J = a * J + elem(x.beta, t, h, v) * k * k;
+        y.M[t * V * K + e] = M;
+        y.J[t * V * K + e] = J;
+        if (y.next[0] && ends(d, t)) {
+            y.next[0][((n * x.v.dim[1] + h) * V + v) * K + j] = M;
+            y.next[1][((n * x.v.dim[1] + h) * V + v) * K + j] = J;
+        }
+    }
+}
+
+__global__ void ref_adjoint(struct ref y, struct scan_io x, struct scan_io g, struct docs d, int h)
+{
+    const int64_t K = x.k.dim[2], V = x.v.dim[2], e = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, v = e / K, j = e % K;
+    const double Ip = exp((double)((const float *)x.prior[0].data)[h]);
+    double gM = 0, gJ = 0, prior = 0;
+    if (e >= V * K)
+        return;
+    for (int64_t t = x.v.dim[0] - 1; t >= 0; t--) {
+        const double a = ref_keep(x, t, h), q = elem(x.q, t, q_head(x, h), j);
+        const double go = x.scale * elem(g.o, t, h, v), gv = g.var.data ? x.scale * elem(g.var, t, h, v) : 0;
+        const double r = 1 / (y.J[t * V * K + e] + Ip), mu = y.M[t * V * K + e] * r;
+        const int64_t n = d.seq[t], at = ((n * x.v.dim[1] + h) * V + v) * K + j;
+        if (ends(d, t)) {
+            gM = g.next[0].data ? ((const float *)g.next[0].data)[at] : 0;
+            gJ = g.next[1].data ? ((const float *)g.next[1].data)[at] : 0;
+        }
+        gM += go * q * r;
+        gJ -= go * q * r * mu + gv * q * q * r * r;
+        prior -= go * q * r * mu + gv * q * q * r * r;
+        y.gM[t * V * K + e] = gM;
+        y.gJ[t * V * K + e] = gJ;
+        gM *= a, gJ *= a;
+        if (y.gstate[0] && begins(d, t))
+            y.gstate[0][at] = gM, y.gstate[1][at] = gJ;
+    }
+    atomicAdd(y.prior + h, Ip * prior);
+}
+
+__global__ void ref_rows(struct ref y, struct scan_io x, int h)
+{
+    const int64_t K = x.k.dim[2], V = x.v.dim[2], H = x.v.dim[1], i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, t = i / V, v = i % V;
+    const double Ip = exp((double)((const float *)x.prior[0].data)[h]);
+    double o = 0, var = 0, dv = 0, db = 0;
+    if (t >= x.v.dim[0])
+        return;
+    for (int64_t j = 0; j < K; j++) {
+        const int64_t at = (t * V + v) * K + j;
+        const double r = 1 / (y.J[at] + Ip), q = elem(x.q, t, q_head(x, h), j), k = elem(x.k, t, k_head(x, h), j);
+        o += y.M[at] * r * q, var += r * q * q;
+        dv += y.gM[at] * k, db += y.gJ[at] * k * k;
+    }
+    const int64_t to = (t * H + h) * V + v;
+    y.o[to] = x.scale * o, y.var[to] = x.scale * var, y.dv[to] = dv, y.db[to] = db;
+}
+
+__global__ void ref_cols(struct ref y, struct scan_io x, struct scan_io g, int h)
+{
+    const int64_t K = x.k.dim[2], V = x.v.dim[2], i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, t = i / K, j = i % K;
+    const double Ip = exp((double)((const float *)x.prior[0].data)[h]);
+    double dq = 0, dk = 0;
+    if (t >= x.v.dim[0])
+        return;
+    const double q = elem(x.q, t, q_head(x, h), j), k = elem(x.k, t, k_head(x, h), j);
+    for (int64_t v = 0; v < V; v++) {
+        const int64_t at = (t * V + v) * K + j;
+        const double r = 1 / (y.J[at] + Ip), gv = g.var.data ? elem(g.var, t, h, v) : 0;
+        dq += x.scale * (elem(g.o, t, h, v) * y.M[at] * r + 2 * q * gv * r);
+        dk += y.gM[at] * elem(x.v, t, h, v) + 2 * k * y.gJ[at] * elem(x.beta, t, h, v);
+    }
+    y.dq[(t * x.q.dim[1] + q_head(x, h)) * K + j] += dq;
+    y.dk[(t * x.k.dim[1] + k_head(x, h)) * K + j] += dk;
+}
+
+__global__ void ref_decay(struct ref y, struct scan_io x, struct docs d, int h)
+{
+    __shared__ double part[128];
+    const int64_t t = blockIdx.x, VK = x.k.dim[2] * x.v.dim[2];
+    double sum = 0;
+    for (int64_t e = threadIdx.x; e < VK; e += 128) {
+        const int64_t s = ((int64_t)d.seq[t] * x.v.dim[1] + h) * VK + e;
+        const bool new_doc = begins(d, t);
+        const double M = !new_doc ? y.M[(t - 1) * VK + e] : x.state[0].data ? ((const float *)x.state[0].data)[s] : 0;
+        const double J = !new_doc ? y.J[(t - 1) * VK + e] : x.state[1].data ? ((const float *)x.state[1].data)[s] : 0;
+        sum += M * y.gM[t * VK + e] + J * y.gJ[t * VK + e];
+    }
+    part[threadIdx.x] = sum;
+    __syncthreads();
+    for (int i = 64; i > 0; i /= 2) {
+        if (threadIdx.x < i)
+            part[threadIdx.x] += part[threadIdx.x + i];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0)
+        y.da[t * x.v.dim[1] + h] = part[0] * ref_keep(x, t, h);
+}
+
+__global__ void ref_empty(double *to, struct tensor from, const int32_t *start)
+{
+    const int64_t n = blockIdx.x, size = from.dim[1] * from.dim[2] * from.dim[3];
+
+    for (int64_t i = threadIdx.x; i < size && from.data && to && start[n] == start[n + 1]; i += blockDim.x)
+        to[n * size + i] = ((const float *)from.data)[n * size + i];
+}
+
+/* ---- comparison of head h of a tensor [T,G,C] ---- */
+__global__ void compare_kernel(struct tensor a, const double *r, int64_t G, int64_t C, int64_t h, double *sum)
+{
+    double err = 0, norm = 0, rounding = 0, bad = 0;
+
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < a.dim[0] * C; i += (int64_t)gridDim.x * blockDim.x) {
+        const double x = get(a, i / C * a.row + h * C + i % C), y = r[(i / C * G + h) * C + i % C];
+        const double z = (double)__bfloat162float(__float2bfloat16((float)y));
+        bad += !(fabs(x) < 1e30);
+        err += (x - y) * (x - y), norm += y * y, rounding += (z - y) * (z - y);
+    }
+    atomicAdd(sum, err), atomicAdd(sum + 1, norm), atomicAdd(sum + 2, rounding), atomicAdd(sum + 3, bad);
+}
+
+static double *sums;
+static bool compare(const char *name, struct tensor a, const double *r, int64_t G, int64_t C, int heads)
+{
+    double worst = 0, total[4] = {}, one[4];
+    int worst_head = 0;
+
+    if (!a.data || !r)
+        return true;
+    for (int h = 0; h < (heads ? std::min<int64_t>(heads, G) : G); h++) {
+        CUDA(cudaMemset(sums, 0, sizeof one));
+        compare_kernel<<<256, 256>>>(a, r, G, C, h, sums);
+        CUDA(cudaMemcpy(one, sums, sizeof one, cudaMemcpyDeviceToHost));
+        for (int i = 0; i < 4; i++)
+            total[i] += one[i];
+        const double e = a.type == BF16 ? sqrt(one[0] / (one[2] + 1e-300)) : sqrt(one[0] / (one[1] + 1e-300));
+        if (e > worst || e != e)
+            worst = e, worst_head = h;
+    }
+    const double rel = sqrt(total[0] / total[1]);
+    const bool ok = total[3] == 0 && (a.type == BF16 ? worst <= 2 : worst <= 2e-4);
+    printf(" %s %.1e", name, rel);
+    printf(a.type == BF16 ? "(%.2fx h%d)" : "(%.1e h%d)", worst, worst_head);
+    if (total[3] > 0)
+        printf(" %g BAD VALUES", total[3]);
+    if (!ok)
+        printf(" !!");
+    return ok;
+}
+
+/* ---- one case ---- */
+static std::vector<int32_t> cut(const struct drive *c)
+{
+    std::vector<int32_t> start(1, 0);
+
+    for (int i = 1; i <= c->docs; i++) {
+        int32_t len = c->length;
+        if (!c->length) {               /* a spread of lengths, some 0 and some 1 */
+            const float u = unit(i * 77 + c->T);
+            len = !c->bench && i % 5 == 2 ? 0 : !c->bench && i % 5 == 3 ? 1 : (int32_t)(2.f * u * c->T / c->docs) + 1;
+        }
+        start.push_back(std::min(start.back() + len, c->T));
+    }
+    start.back() = c->T;
+    return start;
+}
+
+static double *zeros(int64_t n)
+{
+    double *p;
+
+    CUDA(cudaMalloc((void **)&p, (size_t)n * sizeof *p));
+    CUDA(cudaMemset(p, 0, (size_t)n * sizeof *p));
+    owned.push_back(p);
+    return p;
+}
+
+static bool check(const struct drive *c, const struct seqs *s, const struct scan_io *x, const struct scan_io *g)
+{
+    const int64_t T = c->T, H = c->H, K = c->K, V = c->V, VK = V * K;
+    const struct docs d = { s->dstart, s->dseq };
+    struct ref y = {};
+    bool ok = true;
+
+    for (double **p : { &y.M, &y.J, &y.gM, &y.gJ })
+        *p = zeros(T * VK);
+    for (double **p : { &y.o, &y.var, &y.dv, &y.db })
+        *p = zeros(T * H * V);
+    y.dq = zeros(T * c->Hq * K), y.dk = zeros(T * c->Hk * K), y.da = zeros(T * H), y.prior = zeros(H);
+    for (int i = 0; i < 2; i++) {
+        y.next[i] = x->next[i].data ? zeros(s->n * H * VK) : NULL;
+        y.gstate[i] = g->state[i].data ? zeros(s->n * H * VK) : NULL;
+    }
+    for (int h = 0; h < (c->heads ? c->heads : H); h++) {
+        ref_states<<<(unsigned)((VK + 63) / 64), 64>>>(y, *x, d, h);
+        ref_adjoint<<<(unsigned)((VK + 63) / 64), 64>>>(y, *x, *g, d, h);
+        ref_rows<<<(unsigned)((T * V + 127) / 128), 128>>>(y, *x, h);
+        ref_cols<<<(unsigned)((T * K + 127) / 128), 128>>>(y, *x, *g, h);
+        ref_decay<<<(unsigned)T, 128>>>(y, *x, d, h);
+    }
+    CUDA(cudaDeviceSynchronize());
+    for (int i = 0; i < 2; i++)
+        if (y.next[i]) {                /* empty documents hand their memory through */
+            ref_empty<<<s->n, 128>>>(y.next[i], x->state[i], s->dstart);
+            ref_empty<<<s->n, 128>>>(y.gstate[i], g->next[i], s->dstart);
+        }
+    CUDA(cudaDeviceSynchronize());
+    printf("%-8s", c->name);
+    ok &= compare("o", x->o, y.o, H, V, c->heads);
+    ok &= compare("var", x->var, y.var, H, V, c->heads);
+    ok &= compare("dq", g->q, y.dq, c->Hq, K, c->heads);
+    ok &= compare("dk", g->k, y.dk, c->Hk, K, c->heads);
+    ok &= compare("dv", g->v, y.dv, H, V, c->heads);
+    ok &= compare("db", g->beta, y.db, H, V, c->heads);
+    ok &= compare("dld", g->decay, y.da, H, 1, c->heads);
+    struct tensor prior = g->prior[0];
+    prior.dim[1] = prior.dim[0], prior.dim[0] = 1, prior.row = prior.dim[1];
+    ok &= compare("dIp", prior, y.prior, H, 1, c->heads);
+    for (int i = 0; i < 2; i++) {
+        ok &= compare(i ? "J" : "M", x->next[i], y.next[i], H, VK, c->heads);
+        ok &= compare(i ? "dJ0" : "dM0", g->state[i], y.gstate[i], H, VK, c->heads);
+    }
+    printf("  %s\n", ok ? "ok" : "WRONG");
+    return ok;
+}
+
+static float median(std::vector<float> t) { std::sort(t.begin(), t.end()); return t[t.size() / 2]; }
+
+/* what: 0 forward alone, 1 forward that saves, 2 backward, 3 both */
+static float timed(struct dev *d, const struct seqs *s, struct scan_io x, const struct scan_io *g, void *scratch, int what)
+{
+    std::vector<float> all;
+    cudaEvent_t a, b;
+
+    CUDA(cudaEventCreate(&a));
+    CUDA(cudaEventCreate(&b));
+    if (what == 0)
+        x.saved[0].data = x.saved[1].data = NULL;
+    for (int i = 0; i < 13; i++) {
+        float ms;
+        CUDA(cudaEventRecord(a, stream_of(d)));
+        if (what != 2)
+            palimpsa_cuda.forward(d, s, &x, scratch);
+        if (what >= 2)
+            palimpsa_cuda.backward(d, s, &x, g, scratch);
+        CUDA(cudaEventRecord(b, stream_of(d)));
+        CUDA(cudaEventSynchronize(b));
+        CUDA(cudaEventElapsedTime(&ms, a, b));
+        if (i >= 2)
+            all.push_back(ms);
+    }
+    return median(all);
+}
+
+static bool drive(struct dev *d, const struct drive *c, bool verify)
+{
+    const int64_t T = c->T, H = c->H, K = c->K, V = c->V;
+    const std::vector<int32_t> start = cut(c);
+    struct seqs s = { T, c->docs, 0, start.data(), NULL, NULL };
+    std::vector<int32_t> seq(T);
+    struct scan_io x = {}, g = {};
+    void *scratch;
+    bool ok = true;
+
+    for (int n = 0; n < s.n; n++) {
+        s.longest = std::max<int64_t>(s.longest, start[n + 1] - start[n]);
+        std::fill(seq.begin() + start[n], seq.begin() + start[n + 1], n);
+    }
+    int32_t *dstart = (int32_t *)fresh(F32, 0, { s.n + 1 }).data, *dseq = (int32_t *)fresh(F32, 0, { T }).data;
+    CUDA(cudaMemcpy(dstart, start.data(), start.size() * 4, cudaMemcpyHostToDevice));
+    CUDA(cudaMemcpy(dseq, seq.data(), seq.size() * 4, cudaMemcpyHostToDevice));
+    s.dstart = dstart, s.dseq = dseq;
+
+    x.q = made(c->type, c->pad, { T, c->Hq, K }, UNIT_NORM, 0, 1), x.k = made(c->type, c->pad, { T, c->Hk, K }, UNIT_NORM, 0, 2);
+    x.v = made(c->type, c->pad, { T, H, V }, NORMAL, 0, 3), x.beta = made(c->type, c->pad, { T, H, V }, SIGMOID, 0, 4);
+    x.decay = made(F32, 0, { T, H }, DECAY, c->decay, 5), x.prior[0] = made(F32, 0, { H }, PRIOR, c->decay, 6);
+    x.o = fresh(c->type, c->pad, { T, H, V }), x.scale = 0.7f;
+    g.o = made(c->type, c->pad, { T, H, V }, NORMAL, 0, 7);
+    g.q = fresh(c->type, c->pad, { T, c->Hq, K }), g.k = fresh(c->type, c->pad, { T, c->Hk, K });
+    g.v = fresh(c->type, c->pad, { T, H, V }), g.beta = fresh(c->type, c->pad, { T, H, V });
+    g.decay = fresh(F32, 0, { T, H }), g.prior[0] = fresh(F32, 0, { H });
+    for (int i = 0; i < 2; i++) {
+        if (c->state) {
+            x.state[i] = made(F32, 0, { s.n, H, V, K }, i ? POSITIVE : NORMAL, 0, 8 + i);
+            x.next[i] = fresh(F32, 0, { s.n, H, V, K });
+            g.state[i] = fresh(F32, 0, { s.n, H, V, K });
+        }
+        if (c->gnext)
+            g.next[i] = made(F32, 0, { s.n, H, V, K }, NORMAL, 0, 11 + i);
+        if (s.longest > 1)
+            x.saved[i] = fresh(F32, 0, { seqs_tiles(&s), H, V, K });
+    }
+    if (c->var) {
+        x.var = fresh(F32, 0, { T, H, V });
+        g.var = made(F32, 0, { T, H, V }, NORMAL, 0, 10);
+    }
+    const int64_t f = palimpsa_cuda.scratch(d, &s, &x, false), b = palimpsa_cuda.scratch(d, &s, &x, true);
+    scratch = fresh(F32, 0, { std::max(f, b) / 4 + 1 }).data;
+
+    CUDA(cudaMemset(g.prior[0].data, 0, H * 4));
+    palimpsa_cuda.forward(d, &s, &x, scratch);
+    if (s.longest > 1)
+        palimpsa_cuda.backward(d, &s, &x, &g, scratch);
+    else
+        g.q.data = g.k.data = g.v.data = g.beta.data = g.decay.data = g.prior[0].data = g.state[0].data = g.state[1].data = NULL;
+    CUDA(cudaDeviceSynchronize());
+    if (verify)
+        ok = check(c, &s, &x, &g);
+    if (c->bench)
+        printf("%-8s T%ld H%ld K%ld V%ld docs %d: forward %.3f  saving %.3f  backward %.3f  both %.3f ms  (scratch %.2f GB)\n",
+               c->name, (long)T, (long)H, (long)K, (long)V, c->docs, timed(d, &s, x, &g, scratch, 0),
+               timed(d, &s, x, &g, scratch, 1), timed(d, &s, x, &g, scratch, 2), timed(d, &s, x, &g, scratch, 3),
+               (double)std::max(f, b) / 1e9);
+    fflush(stdout);
+    for (void *p : owned)
+        CUDA(cudaFree(p));
+    owned.clear();
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    struct cuda cuda = {};
+    struct dev d = {};
+    bool ok = true;
+
+    CUDA(cudaStreamCreate(&cuda.stream));
+    CUDA(cudaDeviceGetAttribute(&cuda.sms, cudaDevAttrMultiProcessorCount, 0));
+    CUDA(cudaDeviceGetAttribute(&cuda.shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+    CUDA(cudaMalloc((void **)&sums, 64));
+    d.kind = DEV_CUDA;
+    d.priv = &cuda;
+    for (const struct drive &c : drives) {
+        bool wanted = argc < 2;
+        bool verify = true;
+        for (int i = 1; i < argc; i++) {
+            wanted |= !strcmp(argv[i], c.name) || !strcmp(argv[i], c.bench ? "bench" : "check") || (c.bench && !strcmp(argv[i], "time"));
+            verify &= strcmp(argv[i], "time") != 0;
+        }
+        if (wanted)
+            ok &= drive(&d, &c, verify);
+    }
+    printf(ok ? "all ok\n" : "SOMETHING IS WRONG\n");
+    return ok ? 0 : 1;
+}
