@@ -12,6 +12,7 @@ static int pretrain(int argc, const char **argv)
         OPT("model", &o.model, "NAME", "preset, or a config.json", .need = true),
         OPT("data", &o.data, "GLOB", "token shards, separated by commas", .need = true),
         OPT("val", &o.val, "GLOB", "held-out shards"),
+        OPT("vocab", &o.vocab, "N", "vocabulary of a preset; 0: that of the shards, or its own", .range = "[0,)"),
         OPT("out", &o.out, "DIR", "where the run lives; the same command continues it", .need = true),
         OPT("tokenizer", &o.tokenizer, "FILE", "tokenizer.json to keep beside the weights"),
         OPT("steps", &o.steps, "N", "steps of the whole schedule", .range = "[0,)"),

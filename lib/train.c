@@ -74,7 +74,10 @@ static int open_config_and_data(struct train *t)
     const struct train_options *o = t->o;
     const char *dir = t->resume[0] ? t->resume : o->from;
     bool preset = !dir && !strchr(o->model, '/') && access(o->model, F_OK);
+    int64_t vocab;
 
+    if (o->vocab && !preset)
+        return fail("--vocab: %s says its own vocabulary", dir ? dir : o->model);
     if (dir ? ckpt_config(dir, &t->cfg) : config_read(&t->cfg, o->model))
         return -1;
     t->cfg.context = (int)o->context;
@@ -82,11 +85,14 @@ static int open_config_and_data(struct train *t)
         return -1;
     if (!preset)
         return 0;
-    if (t->data.vocab > 0) {
-        t->cfg.vocab_real = t->data.vocab;
-        t->cfg.vocab = vocab_padded(t->data.vocab, 16);
-        return 0;
+    vocab = o->vocab ? o->vocab : t->data.vocab;
+    if (vocab > 0) {
+        t->cfg.vocab_real = vocab;
+        t->cfg.vocab = vocab_padded(vocab, 16);
     }
+    if (t->data.vocab > 0)
+        return t->data.vocab <= t->cfg.vocab ? 0 : fail("%s: its vocabulary of %lld does not fit --vocab %lld", o->data,
+                                                        (long long)t->data.vocab, (long long)o->vocab);
     loader_close(&t->data);
     if (t->have_val)
         loader_close(&t->val);

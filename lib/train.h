@@ -13,6 +13,7 @@ struct train_options {
     const char *model;                   /* preset or config.json; unused when resuming */
     const char *from;                    /* a model directory to start from; NULL: fresh weights */
     const char *data, *val;              /* shards; val may be NULL */
+    int64_t     vocab;                   /* of a preset; 0: that of the shards */
     const char *tokenizer;               /* tokenizer.json that the checkpoints carry along; may be NULL */
     int64_t  steps, until;               /* of the whole schedule; this invocation ends at until (0: steps) */
     int64_t  batch_tokens, micro_tokens, context;   /* a step; a row on one rank (0: chosen); a sequence */
