@@ -1,19 +1,8 @@
-/* ops_naive.h - private to ops_naive*.c: how naive code reaches an element, and its scalar functions in double. */
+/* ops_naive.h - private to ops_naive*.c: the scalar functions in double. */
 #ifndef OPS_NAIVE_H
 #define OPS_NAIVE_H
-#include "ops.h"
+#include "ops_host.h"
 #include <math.h>
-
-/* Row t, or piece h of row t: floats of a host tensor. */
-static inline float *row(struct tensor x, int64_t t)
-{
-    return (float *)x.data + t * x.row;
-}
-static inline float *row2(struct tensor x, int64_t t, int64_t h)
-{
-    return row(x, t) + h * x.dim[2] * x.dim[3];
-}
-static inline int64_t row_size(struct tensor x) { return x.dim[1] * x.dim[2] * x.dim[3]; }
 
 static inline double sigmoid(double x)  { return 1 / (1 + exp(-x)); }
 static inline double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
