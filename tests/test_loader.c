@@ -3,61 +3,20 @@
 #define _FILE_OFFSET_BITS 64
 #include "loader.h"
 #include "rng.h"
+#include "scratch.h"
 #include "shard.h"
 #include "test.h"
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 static const char HASH_A[] = "00112233445566778899aabbccddeeff0123456789abcdeffedcba9876543210";
 static const char HASH_B[] = "a0112233445566778899aabbccddeeff0123456789abcdeffedcba9876543210";
-static char dir[64];
 
-static const char *in_dir(const char *name)
-{
-    static char path[8][256];
-    static int turn;
-    char *out = path[turn++ % 8];
-
-    snprintf(out, sizeof path[0], "%s/%s", dir, name);
-    return out;
-}
-
-/* The same for a list of names, separated by commas. */
+/* Two names there, separated by a comma. */
 static const char *all_in_dir(const char *a, const char *b)
 {
     static char list[512];
 
-    snprintf(list, sizeof list, "%s/%s,%s/%s", dir, a, dir, b);
+    snprintf(list, sizeof list, "%s/%s,%s/%s", scratch, a, scratch, b);
     return list;
-}
-
-static int stderr_kept = -1;
-static void listen_begin(void)
-{
-    int fd = open(in_dir("stderr"), O_RDWR | O_CREAT | O_TRUNC, 0600);
-
-    fflush(stderr);
-    stderr_kept = dup(2);
-    dup2(fd, 2);
-    close(fd);
-}
-
-static bool listen_end(const char *want)
-{
-    char said[4096];
-    ssize_t n;
-
-    fflush(stderr);
-    n = pread(2, said, sizeof said - 1, 0);
-    said[n > 0 ? n : 0] = 0;
-    dup2(stderr_kept, 2);
-    close(stderr_kept);
-    if (strstr(said, want) && strchr(said, '\n') == said + strlen(said) - 1)
-        return true;
-    printf("expected one line with '%s', found: %s\n", want, said);
-    return false;
 }
 
 static bool refused(const struct loader_options *o, const char *why)
@@ -366,7 +325,7 @@ static void refusals(void)
     CHECK(refused(&o, "absent_*: no such file"));
     o.files = "";
     CHECK(refused(&o, "no data files are named"));
-    o.files = dir;
+    o.files = scratch;
     CHECK(refused(&o, "expected a file, found a directory"));
     o.files = in_dir("a_*");
     o.vocab = 9;
@@ -484,9 +443,7 @@ static void published(const char *name, int header, int raw_width, int64_t eot)
 
 int main(void)
 {
-    snprintf(dir, sizeof dir, "/tmp/test_loader.XXXXXX");
-    if (!mkdtemp(dir))
-        return fail("%s: cannot be made", dir), 1;
+    scratch_open();
     permutation();
     by_hand();
     aligned();
@@ -502,8 +459,6 @@ int main(void)
         published("nanogpt/shakespeare/val.bin", 0, 2, -1);
         published("nanogpt/shakespeare_char/val.bin", 0, 2, 0);
     }
-    if (!fork())
-        execlp("rm", "rm", "-rf", dir, (char *)NULL);
-    wait(NULL);
+    scratch_close();
     return test_done("loader");
 }
