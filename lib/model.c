@@ -32,7 +32,7 @@ static void norm_backward(struct model *m, struct tensor g, const struct param *
 static void mlp_forward(struct model *m, const struct pass *p, int i, struct tensor y, struct tensor x)
 {
     struct dev *d = m->dev;
-    struct block *b = &m->block[i];
+    struct model_block *b = &m->block[i];
     struct arena *a = p->train ? &d->keep : &d->temp;
     size_t mark = arena_mark(&d->temp);
     int64_t T = x.dim[0];
@@ -54,7 +54,7 @@ static void mlp_forward(struct model *m, const struct pass *p, int i, struct ten
 static void mlp_backward(struct model *m, int i, struct tensor g)
 {
     struct dev *d = m->dev;
-    struct block *b = &m->block[i];
+    struct model_block *b = &m->block[i];
     size_t mark = arena_mark(&d->temp);
     struct tensor dy = as_type(d, g, d->type);
     struct tensor act = arena_push(&d->temp, tensor_like(b->gate)), dact = arena_push(&d->temp, tensor_like(b->gate));
@@ -73,7 +73,7 @@ static void mlp_backward(struct model *m, int i, struct tensor g)
 static void block_forward(struct model *m, const struct pass *p, int i, struct tensor y, struct tensor x)
 {
     struct dev *d = m->dev;
-    struct block *b = &m->block[i];
+    struct model_block *b = &m->block[i];
     struct layer *l = &m->layer[i];
     struct arena *a = p->train ? &d->keep : &d->temp;
     size_t mark = arena_mark(&d->temp);
@@ -97,7 +97,7 @@ static void block_forward(struct model *m, const struct pass *p, int i, struct t
 static void block_backward(struct model *m, const struct pass *p, int i, struct tensor g)
 {
     struct dev *d = m->dev;
-    struct block *b = &m->block[i];
+    struct model_block *b = &m->block[i];
     struct layer *l = &m->layer[i];
     size_t mark = arena_mark(&d->temp);
     struct tensor dn, dy;

@@ -4,7 +4,7 @@
 #include "loader.h"
 #include "mixer.h"
 EXTERN_C_BEGIN
-struct block {                           /* what forward leaves for backward, one per layer */
+struct model_block {                           /* what forward leaves for backward, one per layer */
     struct tensor x, normed, rstd;       /* block input, its norm (the mixer's input) */
     struct tensor mid, mid_normed, mid_rstd;   /* input of the MLP half */
     struct tensor gate, up;
@@ -16,7 +16,7 @@ struct model {
     struct dev   *dev;
     struct params params;
     struct layer *layer;                 /* [cfg.layers] */
-    struct block *block;                 /* [cfg.layers] */
+    struct model_block *block;                 /* [cfg.layers] */
     int           embed, head, norm;     /* parameter indices; head == embed when tied */
     bool          recompute;             /* keep only block inputs; redo the block in backward */
 };

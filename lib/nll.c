@@ -2,9 +2,9 @@
 #include "nll.h"
 #include <math.h>
 
-int nll_open(struct nll *n, struct model *m)
+int nll_open(struct nll *n, struct model *m, int64_t piece)
 {
-    *n = (struct nll){ .model = m };
+    *n = (struct nll){ .model = m, .piece = piece, .last = -1 };
     if (model_reserve(m, JOB_LOSS, NLL_CHUNK))
         return -1;
     return model_state_open(m, &n->state, 1);
@@ -51,28 +51,39 @@ static void score(struct nll *n, const struct batch *b, const struct pass *p, in
     free(loss);
 }
 
-int nll_document(struct nll *n, const int32_t *ids, int64_t total, int64_t piece)
+void nll_begin(struct nll *n)
 {
-    int32_t target[NLL_CHUNK], start[2] = { 0, 0 };
-    int64_t at = 0;
+    n->documents++;
+    n->last = -1;
+    n->at = 0;
+}
+
+/* Feeds the token in hand and all of ids but the last one, which is then the one in hand. */
+int nll_feed(struct nll *n, const int32_t *ids, int64_t total)
+{
+    int32_t token[NLL_CHUNK], start[2] = { 0, 0 };
 
     for (int64_t i = 0; i < total; i++)
         if (ids[i] < 0 || ids[i] >= n->model->cfg.vocab)
             return fail("id %d is outside the model's vocabulary of %lld", ids[i], (long long)n->model->cfg.vocab);
-    while (at < total) {
-        int64_t in = piece ? at % piece : at, take = total - at < NLL_CHUNK ? total - at : NLL_CHUNK;
+    if (n->last < 0 && total > 0)
+        n->last = *ids++, total--;
+    while (total > 0) {
+        int64_t in = n->piece ? n->at % n->piece : n->at, take = total < NLL_CHUNK ? total : NLL_CHUNK;
         struct pass p = { .state = n->state.at, .fresh = in == 0 };
-        struct batch b = { .token = ids + at, .target = target };
-        if (piece && take > piece - in)
-            take = piece - in;
-        for (int64_t i = 0; i < take; i++)
-            target[i] = at + i + 1 < total ? ids[at + i + 1] : -1;
+        struct batch b = { .token = token, .target = ids };
+        if (n->piece && take > n->piece - in)
+            take = n->piece - in;
+        token[0] = n->last;
+        memcpy(token + 1, ids, (size_t)(take - 1) * sizeof *ids);
         start[1] = (int32_t)take;
         b.seqs = seqs_of(start, 1);
         score(n, &b, &p, in);
-        at += take;
+        n->last = ids[take - 1];
+        n->at += take;
+        ids += take;
+        total -= take;
     }
-    n->documents++;
     return 0;
 }
 

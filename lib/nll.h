@@ -21,11 +21,14 @@ struct nll {
     const double *unigram;        /* [vocab] -log p of a baseline; NULL none */
     double   unigram_loss;
     struct model_state state;
-    bool     progress;
+    int64_t  piece;               /* documents are cut into independent parts of so many tokens; 0: whole */
+    int32_t  last;                /* the token that has been read but not fed; -1 at a document's start */
+    int64_t  at;                  /* its position */
 };
-int  nll_open(struct nll *n, struct model *m);
-/* One document: ids[0] is context, the rest is scored. piece: cut into independent parts of so many tokens; 0: whole. */
-int  nll_document(struct nll *n, const int32_t *ids, int64_t count, int64_t piece);
+int  nll_open(struct nll *n, struct model *m, int64_t piece);
+void nll_begin(struct nll *n);                                      /* a new document: the empty memory */
+/* The document's next ids, however it is cut into calls; each is scored given all before it. */
+int  nll_feed(struct nll *n, const int32_t *ids, int64_t count);
 void nll_text(struct nll *n, const char *text, size_t size);        /* counts bytes and words */
 /* All rows of the shards once, in their order. */
 int  nll_shards(struct nll *n, const char *files, int64_t context, int64_t limit);
