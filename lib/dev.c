@@ -1,10 +1,10 @@
 /* dev.c - choosing a device by name, and the memory it computes in. */
 #include "dev.h"
+#include "dev_blas.h"
 #include "op.h"
 #ifdef PALIMPSA_CUDA
 #include "dev_cuda.h"
 #endif
-#include <cblas.h>
 #include <omp.h>
 
 enum { CUDA_NOT_NAMED = -2, CUDA_ANY = -1 };
@@ -36,7 +36,7 @@ static int open_host(struct dev *d, enum dev_kind kind, int threads)
     d->threads = naive ? 1 : threads;
     if (!naive) {
         omp_set_num_threads(threads);
-        openblas_set_num_threads(threads);
+        dev_blas_open(threads);
     }
     return 0;
 }
