@@ -49,4 +49,12 @@ static inline void rows_clear(struct tensor t)
     for (int64_t i = 0; t.data && i < t.dim[0]; i++)
         memset(row(t, i, 0), 0, (size_t)(t.dim[1] * t.dim[2]) * sizeof(float));
 }
+
+/* Tokens [from,to) of a piece of the row that belong to sequence n; first, last: they are its first, its last. */
+struct segment { int64_t n; int from, to; bool first, last; };
+
+/* Splits tokens [from,to) of the row; at most to - from segments, none of them empty. Returns how many. */
+int scan_segments(struct segment *seg, const struct seqs *s, int64_t from, int64_t to);
+/* Memory out = memory in, for the sequences without a token. */
+void scan_pass_empty(const struct seqs *s, struct tensor to, struct tensor from);
 #endif

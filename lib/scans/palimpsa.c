@@ -167,11 +167,12 @@ static const struct scan_field palimpsa_field[] = {
     { SCAN_AT(prior[0]), "H", -1, 1 }, { SCAN_AT(state[0]), "", -1, 1 }, { SCAN_AT(state[1]), "", 0.2f, 1.2f },
     { SCAN_AT(var), "THV", 0, 0 }, { 0, NULL, 0, 0 },
 };
+extern const struct scan_impl palimpsa_cpu;
 SCAN_CUDA_DECLARE(palimpsa);
 
 extern const struct scan scan_palimpsa;
 const struct scan scan_palimpsa = {
     .name = "palimpsa", .brief = "Bayesian memory: gated linear attention over mean and precision",
     .plan = palimpsa_plan, .field = palimpsa_field,
-    .impl = { [DEV_NAIVE] = &palimpsa_naive, [DEV_CUDA] = SCAN_CUDA(palimpsa) },
+    .impl = { [DEV_NAIVE] = &palimpsa_naive, [DEV_CPU] = &palimpsa_cpu, [DEV_CUDA] = SCAN_CUDA(palimpsa) },
 };
