@@ -2,7 +2,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "bpe_parts.h"
 #include "sha256.h"
-#include "utf8.h"
 #include <utf8proc.h>
 
 void bpe_ids_reserve(struct bpe_ids *ids, int64_t more)
@@ -131,25 +130,9 @@ bool bpe_can_cut(const struct bpe *b)
     return b->cut_space || b->cut_line;
 }
 
-/* Whether the character that ends at p leaves a cut there: not white space, not what stands for it. */
-static bool cut_after(const unsigned char *first, const unsigned char *p)
-{
-    uint32_t code;
-
-    for (int k = 1; k <= 4 && p - k >= first; k++)
-        if (utf8_read(p - k, p, &code) == k)
-            return pretoken_class(code) != CHAR_SPACE && code != 0x2581;
-    return true;
-}
-
 size_t bpe_cut(const struct bpe *b, const char *text, size_t n)
 {
-    const unsigned char *first = (const unsigned char *)text;
-
-    for (size_t i = n; i-- > 1 && bpe_can_cut(b);)
-        if (((b->cut_space && text[i] == ' ') || (b->cut_line && text[i] == '\n')) && cut_after(first, first + i))
-            return i;
-    return 0;
+    return pretoken_cut(text, n, b->cut_space, b->cut_line);
 }
 
 static int read_all(struct bpe *b, const struct json *root)

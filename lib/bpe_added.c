@@ -96,8 +96,8 @@ static bool token_spans(struct bytes s)
 
 int added_build(struct bpe *b)
 {
-    struct regex_room *room = regex_room_open();
-    struct buffer two[2] = { { 0 }, { 0 } };
+    struct regex_room *regex = regex_room_open();
+    struct buffer room[3] = { { 0 }, { 0 }, { 0 } };
     int status = 0;
 
     for (int64_t i = 0; i < b->addeds && !status; i++) {
@@ -106,7 +106,7 @@ int added_build(struct bpe *b)
         struct bytes name = { b->text.at + t->name, t->n_name }, s = name;
 
         if (a->normalized)
-            status = normalize(b, room, &s, name, false, two);
+            status = normalize(b, regex, &s, name, false, room);
         if (status || !s.n)
             continue;
         if (token_spans(name) || a->rstrip)
@@ -115,9 +115,9 @@ int added_build(struct bpe *b)
         if (!(t->flags & TOKEN_CONTROL))
             trie_add(a->normalized ? &b->normal[0] : &b->raw[0], s, (int32_t)i);
     }
-    free(two[0].at);
-    free(two[1].at);
-    regex_room_close(room);
+    for (int i = 0; i < 3; i++)
+        free(room[i].at);
+    regex_room_close(regex);
     return status;
 }
 

@@ -13,7 +13,7 @@ struct bpe_encoder {
     const struct bpe  *bpe;
     struct words      *words;
     struct regex_room *room;
-    struct buffer      normal[2], pre[STEPS];
+    struct buffer      normal[3], pre[STEPS];
     struct spans       spans[2];
     struct cut        *cut;
     int64_t            cuts, cut_cap;
@@ -37,10 +37,10 @@ void bpe_encoder_close(struct bpe_encoder *e)
         return;
     for (int i = 0; i < STEPS; i++)
         free(e->pre[i].at);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++)
         free(e->normal[i].at);
+    for (int i = 0; i < 2; i++)
         free(e->spans[i].at);
-    }
     free(e->cut);
     words_close(e->words);
     regex_room_close(e->room);

@@ -1,7 +1,7 @@
 /* bpe_norm.c - the normalizer: Unicode forms, a prefix, replacements.
  *
- * A Unicode form is computed only where it can differ from the text: between two characters that no
- * form changes, text may be cut, and NFC(a b) = NFC(a) NFC(b) when b begins with an ASCII character. */
+ * A Unicode form is computed only where it can differ from the text: NFC(a b) = NFC(a) NFC(b) when b
+ * begins with a character that joins none before it, and most characters do not. */
 #define _POSIX_C_SOURCE 200809L
 #include "bpe_parts.h"
 #include "utf8.h"
@@ -49,64 +49,71 @@ static int replace_regex(struct buffer *out, struct regex_room *room, struct byt
 }
 
 /* Appends the form of valid text. */
-static void form_add(struct buffer *out, const char *at, size_t n, int form)
+static void form_add(struct buffer *out, struct buffer *room, const unsigned char *at, size_t n, int form)
 {
-    utf8proc_ssize_t cap = (utf8proc_ssize_t)n + 32, got;
-    int32_t *code = NULL;
+    size_t cap = n + 32;
+    utf8proc_ssize_t got;
 
-    do {
-        code = mem_grow(code, (size_t)cap + 1, sizeof *code);
-        got = utf8proc_decompose((const utf8proc_uint8_t *)at, (utf8proc_ssize_t)n, code, cap,
-                                 (utf8proc_option_t)form);
+    for (;; cap = (size_t)got) {
+        if (room->cap < (cap + 1) * sizeof(int32_t))
+            room->at = mem_grow(room->at, room->cap = 2 * (cap + 1) * sizeof(int32_t), 1);
+        got = utf8proc_decompose(at, (utf8proc_ssize_t)n, (utf8proc_int32_t *)(void *)room->at,
+                                 (utf8proc_ssize_t)cap, (utf8proc_option_t)form);
         REQUIRE(got >= 0);
-        if (got <= cap)
+        if ((size_t)got <= cap)
             break;
-        cap = got;
-    } while (true);
-    got = utf8proc_reencode(code, got, (utf8proc_option_t)form);
+    }
+    got = utf8proc_reencode((utf8proc_int32_t *)(void *)room->at, got, (utf8proc_option_t)form);
     REQUIRE(got >= 0);
-    buffer_add(out, (const char *)code, (size_t)got);
-    free(code);
+    buffer_add(out, room->at, (size_t)got);
 }
 
-/* The lowest lead byte of a character that the form may change or join to the one before it. */
-static unsigned char first_changed(int form)
+/* Whether a form leaves the character alone and never joins it to the one before. For NFC this is
+ * its quick check: what it may change has a decomposition, is a mark, or is a conjoining Hangul letter. */
+static bool inert(uint32_t code, int form)
 {
-    return form == (UTF8PROC_STABLE | UTF8PROC_COMPOSE) ? 0xCC : 0xC2;     /* U+0300: the first combining mark */
+    const utf8proc_property_t *p;
+
+    if (form != (UTF8PROC_STABLE | UTF8PROC_COMPOSE))
+        return code < 0x80;
+    if (code < 0x300)
+        return true;
+    p = utf8proc_get_property((int32_t)code);
+    return !p->combining_class && p->decomp_seqindex == UINT16_MAX && !(code >= 0x1100 && code < 0x1200) &&
+           !(p->category >= UTF8PROC_CATEGORY_MN && p->category <= UTF8PROC_CATEGORY_ME);
 }
 
-static void form_apply(struct buffer *out, struct bytes text, int form)
+/* Appends the form of text; only what lies between inert characters is computed, with the one before it. */
+static void form_apply(struct buffer *out, struct buffer *room, struct bytes text, int form)
 {
-    const unsigned char *p = (const unsigned char *)text.at, *end = p + text.n, *done = p, *start, *q;
-    unsigned char least = first_changed(form);
-    uint32_t code;
-    int k;
+    const unsigned char *p = (const unsigned char *)text.at, *end = p + text.n, *done = p, *before = p, *q;
+    uint32_t code = 0;
 
     while (p < end) {
-        while (p < end && *p < least)
-            p++;
-        if (p == end)
-            break;
-        if (!utf8_read(p, end, &code)) {
-            p++;
+        int k = *p < 0x80 ? 1 : utf8_read(p, end, &code);
+
+        if (*p < 0x80 || (k && inert(code, form))) {
+            before = p;
+            p += k;
             continue;
         }
-        start = p;                                    /* with the character before, which a mark may join */
-        for (q = p; q > done && p - q < 4 && start == p; q--)
-            if (utf8_read(q - 1, end, &code) == p - (q - 1))
-                start = q - 1;
-        for (q = p; q < end && *q >= 0x80 && (k = utf8_read(q, end, &code)); q += k)
+        if (!k) {
+            before = ++p;
+            continue;
+        }
+        for (q = p; q < end && *q >= 0x80 && (k = utf8_read(q, end, &code)) && !inert(code, form); q += k)
             ;
-        buffer_add(out, (const char *)done, (size_t)(start - done));
-        form_add(out, (const char *)start, (size_t)(q - start), form);
-        done = p = q;
+        buffer_add(out, (const char *)done, (size_t)(before - done));
+        form_add(out, room, before, (size_t)(q - before), form);
+        done = p = before = q;
     }
     buffer_add(out, (const char *)done, (size_t)(end - done));
 }
 
+/* The lowest byte of a character that is not inert. */
 static bool form_needed(struct bytes text, int form)
 {
-    unsigned char least = first_changed(form);
+    unsigned char least = form == (UTF8PROC_STABLE | UTF8PROC_COMPOSE) ? 0xCC : 0x80;
 
     for (size_t i = 0; i < text.n; i++)
         if ((unsigned char)text.at[i] >= least)
@@ -114,12 +121,12 @@ static bool form_needed(struct bytes text, int form)
     return false;
 }
 
-int normalize(const struct bpe *b, struct regex_room *room, struct bytes *out, struct bytes text,
-              bool continues, struct buffer two[2])
+int normalize(const struct bpe *b, struct regex_room *regex, struct bytes *out, struct bytes text,
+              bool continues, struct buffer room[3])
 {
     for (int i = 0; i < b->norms; i++) {
         const struct norm *step = &b->norm[i];
-        struct buffer *to = &two[i & 1];
+        struct buffer *to = &room[i & 1];
 
         to->n = 0;
         if (step->kind == NORM_FORM && !form_needed(text, step->form))
@@ -127,13 +134,13 @@ int normalize(const struct bpe *b, struct regex_room *room, struct bytes *out, s
         if (step->kind == NORM_PREPEND && (!text.n || continues))
             continue;
         if (step->kind == NORM_FORM)
-            form_apply(to, text, step->form);
+            form_apply(to, &room[2], text, step->form);
         else if (step->kind == NORM_PREPEND) {
             buffer_add(to, step->to.at, step->to.n);
             buffer_add(to, text.at, text.n);
         } else if (!step->regex)
             replace_all(to, text, (struct bytes){ step->from.at, step->from.n }, (struct bytes){ step->to.at, step->to.n });
-        else if (replace_regex(to, room, text, step))
+        else if (replace_regex(to, regex, text, step))
             return -1;
         text = (struct bytes){ to->at ? to->at : "", to->n };
     }

@@ -36,9 +36,9 @@ struct pre {
 enum { STEPS = 16 };                 /* more in one file are refused */
 
 struct bpe;
-/* Applies the normalizer; *out is text itself or lies in one of the two buffers. 0, or -1 (a regex gave up). */
-int  normalize(const struct bpe *b, struct regex_room *room, struct bytes *out, struct bytes text,
-               bool continues, struct buffer two[2]);
+/* Applies the normalizer; *out is text itself or lies in one of the buffers. 0, or -1 (a regex gave up). */
+int  normalize(const struct bpe *b, struct regex_room *regex, struct bytes *out, struct bytes text,
+               bool continues, struct buffer room[3]);
 void replace_all(struct buffer *out, struct bytes text, struct bytes from, struct bytes to);
 
 /* Walks a text for added tokens, { .text = ..., .control = ... } starts. added_next gives an id and where

@@ -113,3 +113,24 @@ size_t pretoken_piece(const char *at, const char *stop)
         return blanks(p, end);
     return (size_t)(run(q + length, end, class) - p);
 }
+
+/* Whether the character that ends at p leaves a cut there: not white space, nor what stands for it. */
+static bool cut_after(const unsigned char *first, const unsigned char *p)
+{
+    uint32_t code;
+
+    for (int k = 1; k <= 4 && p - k >= first; k++)
+        if (utf8_read(p - k, p, &code) == k)
+            return pretoken_class(code) != CHAR_SPACE && code != 0x2581;
+    return true;
+}
+
+size_t pretoken_cut(const char *text, size_t n, bool space, bool line)
+{
+    const unsigned char *first = (const unsigned char *)text;
+
+    for (size_t i = n; i-- > 1 && (space || line);)
+        if (((space && text[i] == ' ') || (line && text[i] == '\n')) && cut_after(first, first + i))
+            return i;
+    return 0;
+}

@@ -12,6 +12,9 @@ enum char_class pretoken_class(uint32_t code);      /* \p{L}, \p{N}, White_Space
 
 /* Length of the first piece of the valid UTF-8 in [p, end), which is not empty. */
 size_t pretoken_piece(const char *p, const char *end);
+/* The last place in text[1..n) before a space, or before a newline, and after neither white space nor
+ * U+2581; 0 when there is none. A piece always ends there. */
+size_t pretoken_cut(const char *text, size_t n, bool space, bool line);
 
 /* PCRE2 with Unicode classes; compiled once, shared by threads that each bring a regex_room. */
 struct regex;

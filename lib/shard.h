@@ -1,4 +1,4 @@
-/* shard.h - files of token ids: .pts (docs/formats.md gives its bytes), llm.c's .bin, and headerless
+/* shard.h - files of token ids: .pts (docs/formats.md gives its bytes), llm.c's .bin, headerless
  * little endian integers. Writing makes sets of .pts files that appear only when all are whole.
  *
  * Every eot in a file begins a document. Frames are read through a cache that many shards share. */
@@ -23,31 +23,31 @@ struct shard {
     bool     last;              /* of its set */
     char     tokenizer[65];     /* sha256 of tokenizer.json in hex; "" unknown */
     char     digest[65];        /* of header and frame index; else of the first kilobyte */
-    int64_t  id_limit;          /* ids at or above are refused; the caller may lower it */
-    /* private */
+    int64_t  id_limit;          /* ids at or above are refused; may be lowered; then private: */
     uint64_t *at;               /* [frames+1] bytes where frames begin; NULL unless .pts */
     const uint8_t *memory;      /* the file, when it was opened in memory */
     int      fd;                /* -1: opened for each read */
     uint64_t device, inode, id;
 };
 
-/* raw_width 0 recognises .pts and .bin by their first bytes; 2 or 4 reads headerless integers. eot is
- * for .bin and raw: -1 means 50256 (GPT-2) in a .bin and one document in a raw file.
- * 0, or -1 with the reason and s needing no close. Sizes are checked here, frames when read. */
+/* raw_width 0 recognises .pts and .bin by their first bytes; 2 or 4 reads headerless integers. eot
+ * is for .bin and raw: -1 means 50256 (GPT-2) in a .bin and one document in a raw file. 0, or -1
+ * with the reason and s needing no close. Sizes are checked here, frames when read. */
 int  shard_open(struct shard *s, const char *path, int raw_width, int64_t eot);
-int  shard_open_memory(struct shard *s, const void *data, size_t n, const char *name, int raw_width, int64_t eot);
+int  shard_open_memory(struct shard *s, const void *data, size_t n, const char *name, int raw_width,
+                       int64_t eot);
 void shard_close(struct shard *s);
 
 struct shard_cache {
+    int64_t  decoded;           /* frames read so far; what follows is private */
     struct shard_slot *slot;
     int      n;
-    int64_t  decoded;           /* frames read so far */
     uint64_t clock;
     size_t   frame_bytes;
     uint8_t *packed;            /* a frame as it lies in the file */
     void    *zstd;
 };
-/* Frames of up to frame_bytes bytes, as many as fit in `bytes` but at least two. */
+/* Frames of up to frame_bytes, as many as fit in `bytes` but at least two. */
 void shard_cache_init(struct shard_cache *c, size_t frame_bytes, size_t bytes);
 void shard_cache_close(struct shard_cache *c);
 
@@ -64,17 +64,17 @@ struct shard_info {
     int64_t     eot;
     const char *tokenizer;      /* sha256 of tokenizer.json in hex; NULL unknown */
     int         width;          /* 0: 2 where the vocabulary fits, else 4 */
-    int64_t     limit;          /* a file with so many tokens takes no further document; 0: 100 million */
+    int64_t     limit;          /* a file of so many tokens takes no further document; 0: 100 M */
     int         frame_tokens;   /* 0: SHARD_FRAME */
 };
-/* Begins PREFIX_000000.pts and so on. Until shard_finish every file is called .pts.tmp. Refused where
- * files of that set exist or another process is writing them; left-over .tmp files are replaced. */
+/* Begins PREFIX_000000.pts and so on; until shard_finish every file is called .pts.tmp. Refused
+ * where files of the set exist or another process writes them; old .tmp files are replaced. */
 struct shard_writer *shard_create(const char *prefix, const struct shard_info *info);
-/* Adds eot and the n ids of one document, n may be 0. -1: said why, only shard_abort is left. */
+/* Adds eot and the n ids of a document, n may be 0. -1: said why, only shard_abort is left. */
 int     shard_document(struct shard_writer *w, const int32_t *ids, int64_t n);
-int64_t shard_written(const struct shard_writer *w);        /* tokens so far, separators included */
-int     shard_finish(struct shard_writer *w);               /* publishes and frees; on failure as shard_abort */
-void    shard_abort(struct shard_writer *w);                /* removes what was written, frees; w may be NULL */
-
+int     shard_append(struct shard_writer *w, const int32_t *ids, int64_t n);   /* more of them */
+int64_t shard_written(const struct shard_writer *w);   /* tokens so far, separators included */
+int     shard_finish(struct shard_writer *w);          /* publishes, frees; or shard_abort */
+void    shard_abort(struct shard_writer *w);           /* removes it all, frees; w may be NULL */
 EXTERN_C_END
 #endif

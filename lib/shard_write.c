@@ -1,8 +1,8 @@
-/* shard_write.c - a set of .pts files, written aside and published only when all of it is on the disk.
+/* shard_write.c - a set of .pts files, written aside and published when all of it is on the disk.
  *
- * Every file is PREFIX_NNNNNN.pts.tmp until shard_finish, which syncs them and then renames the last
- * first and number 0 at the end. So a killed run leaves no .pts, or, killed between two renames,
- * leaves PREFIX_000000.pts.tmp beside them, and shard_open refuses a file that has this neighbour. */
+ * Every file is PREFIX_NNNNNN.pts.tmp until shard_finish, which renames the last one first and
+ * number 0 at the end. So a killed run leaves no .pts; or, killed between two renames, it leaves
+ * PREFIX_000000.pts.tmp beside them, and shard_open refuses a file that has this neighbour. */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #include "shard.h"
@@ -52,7 +52,8 @@ static int write_all(struct shard_writer *w, const void *data, size_t n)
             continue;
         if (put <= 0) {
             w->failed = true;
-            return fail("%s_%06d.pts.tmp: %s", w->prefix, w->number, put < 0 ? strerror(errno) : "nothing written");
+            return fail("%s_%06d.pts.tmp: %s", w->prefix, w->number,
+                        put < 0 ? strerror(errno) : "nothing written");
         }
         from += put;
         n -= (size_t)put;
@@ -61,7 +62,7 @@ static int write_all(struct shard_writer *w, const void *data, size_t n)
     return 0;
 }
 
-/* PREFIX_NNNNNN.pts of the directory refuse the set, PREFIX_NNNNNN.pts.tmp are left-overs and go. */
+/* PREFIX_NNNNNN.pts in the directory refuse the set; PREFIX_NNNNNN.pts.tmp are left-overs. */
 static int visit_set(const struct shard_writer *w, bool remove_aside)
 {
     const char *slash = strrchr(w->prefix, '/'), *base = slash ? slash + 1 : w->prefix;
@@ -78,9 +79,12 @@ static int visit_set(const struct shard_writer *w, bool remove_aside)
             continue;
         tail += 6;
         if (!strcmp(tail, ".pts"))
-            status = fail("%s/%s: exists; remove the set or choose another name", w->dir, e->d_name);
-        else if (remove_aside && !strcmp(tail, ".pts.tmp") && strcmp(e->d_name + n, "_000000.pts.tmp")
-                 && str_format(path, sizeof path, "%s/%s", w->dir, e->d_name) && unlink(path) && errno != ENOENT)
+            status = fail("%s/%s: exists; remove the set or choose another name", w->dir,
+                          e->d_name);
+        else if (remove_aside && !strcmp(tail, ".pts.tmp")
+                 && strcmp(e->d_name + n, "_000000.pts.tmp")
+                 && str_format(path, sizeof path, "%s/%s", w->dir, e->d_name)
+                 && unlink(path) && errno != ENOENT)
             status = fail("%s: %s", path, strerror(errno));
     }
     closedir(dir);
@@ -94,7 +98,8 @@ static int begin_file(struct shard_writer *w)
     char path[4096];
 
     if (w->number > PTS_NUMBER_MAX)
-        return fail("%s: more than %d files; raise the limit of tokens in one", w->prefix, PTS_NUMBER_MAX + 1);
+        return fail("%s: more than %d files; raise the limit of tokens in one", w->prefix,
+                    PTS_NUMBER_MAX + 1);
     if (file_name(w, path, w->number, true))
         return -1;
     w->fd = w->number ? open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666) : dup(w->lock);
@@ -119,7 +124,8 @@ static int end_frame(struct shard_writer *w)
     return write_all(w, w->packed, n);
 }
 
-static void fill_header(const struct shard_writer *w, uint8_t h[PTS_HEADER], uint64_t index, bool last)
+static void fill_header(const struct shard_writer *w, uint8_t h[PTS_HEADER], uint64_t index,
+                        bool last)
 {
     memset(h, 0, PTS_HEADER);
     memcpy(h + PTS_AT_MAGIC, PTS_MAGIC, 8);
@@ -159,7 +165,8 @@ static int end_file(struct shard_writer *w, bool last)
     sha256_end(&sum, trailer + PTS_TRAILER_DOCUMENTS);
     memcpy(trailer + PTS_TRAILER_MARK, PTS_MARK, 8);
 
-    if (write_all(w, w->at, frames) || write_all(w, w->start, documents) || write_all(w, trailer, sizeof trailer))
+    if (write_all(w, w->at, frames) || write_all(w, w->start, documents)
+        || write_all(w, trailer, sizeof trailer))
         return -1;
     if (lseek(w->fd, 0, SEEK_SET) || write_all(w, header, sizeof header))
         return -1;
@@ -198,11 +205,13 @@ static int check_info(struct shard_writer *w)
     if (!w->prefix[0] || w->prefix[strlen(w->prefix) - 1] == '/')
         return fail("'%s': expected DIR/NAME, found a directory", w->prefix);
     if (i->vocab < 1 || i->vocab > INT32_MAX || i->eot < 0 || i->eot >= i->vocab)
-        return fail("%s: separator %" PRId64 " is not in a vocabulary of %" PRId64, w->prefix, i->eot, i->vocab);
+        return fail("%s: separator %" PRId64 " is not in a vocabulary of %" PRId64, w->prefix,
+                    i->eot, i->vocab);
     if (!i->width)
         i->width = i->vocab <= 65536 ? 2 : 4;
     if ((i->width != 2 && i->width != 4) || (i->width == 2 && i->vocab > 65536))
-        return fail("%s: a vocabulary of %" PRId64 " does not fit tokens of %d bytes", w->prefix, i->vocab, i->width);
+        return fail("%s: a vocabulary of %" PRId64 " does not fit tokens of %d bytes", w->prefix,
+                    i->vocab, i->width);
     if (i->tokenizer && i->tokenizer[0] && read_hex(w->tokenizer, i->tokenizer))
         return fail("%s: '%s' is not a sha256 in hex", w->prefix, i->tokenizer);
     if (!i->limit)
@@ -210,11 +219,12 @@ static int check_info(struct shard_writer *w)
     if (!i->frame_tokens)
         i->frame_tokens = SHARD_FRAME;
     if (i->limit < 1 || i->frame_tokens < 1 || i->frame_tokens > PTS_FRAME_MAX)
-        return fail("%s: cannot write %" PRId64 " tokens in frames of %d", w->prefix, i->limit, i->frame_tokens);
+        return fail("%s: cannot write %" PRId64 " tokens in frames of %d", w->prefix, i->limit,
+                    i->frame_tokens);
     return 0;
 }
 
-/* Number 0 carries the lock. It is emptied only when the lock is ours and no file of the set exists. */
+/* Number 0 carries the lock. It is emptied when the lock is ours and no file of the set exists. */
 static int claim(struct shard_writer *w)
 {
     char path[4096];
@@ -229,7 +239,7 @@ static int claim(struct shard_writer *w)
         w->lock = -1;
         return fail("%s: another process is writing this set", w->prefix);
     }
-    if (visit_set(w, true)) {       /* another run published meanwhile: leave nothing beside its set */
+    if (visit_set(w, true)) {       /* published meanwhile: leave nothing beside that set */
         unlink(path);
         return -1;
     }
@@ -256,7 +266,8 @@ struct shard_writer *shard_create(const char *prefix, const struct shard_info *i
 {
     struct shard_writer *w = mem_new(1, sizeof *w);
     const char *slash = strrchr(prefix, '/');
-    size_t n = strlen(prefix), dir = slash == prefix ? 1 : slash ? (size_t)(slash - prefix) : 0;
+    size_t dir = slash == prefix ? 1 : slash ? (size_t)(slash - prefix) : 0;
+    size_t n = strlen(prefix), bytes;
 
     w->info = *info;
     w->fd = w->lock = -1;
@@ -266,8 +277,9 @@ struct shard_writer *shard_create(const char *prefix, const struct shard_info *i
         writer_free(w);
         return NULL;
     }
-    w->frame = mem_new((size_t)w->info.frame_tokens, (size_t)w->info.width);
-    w->packed = mem_new(ZSTD_compressBound((size_t)w->info.frame_tokens * (size_t)w->info.width), 1);
+    bytes = (size_t)w->info.frame_tokens * (size_t)w->info.width;
+    w->frame = mem_new(bytes, 1);
+    w->packed = mem_new(ZSTD_compressBound(bytes), 1);
     w->at = mem_new((size_t)(w->at_cap = 64), sizeof *w->at);
     w->start = mem_new((size_t)(w->start_cap = 64), sizeof *w->start);
     w->zstd = ZSTD_createCCtx();
@@ -300,26 +312,42 @@ static int add_token(struct shard_writer *w, int32_t id)
     return w->held == w->info.frame_tokens ? end_frame(w) : 0;
 }
 
-int shard_document(struct shard_writer *w, const int32_t *ids, int64_t n)
+static int check_ids(struct shard_writer *w, const int32_t *ids, int64_t n)
 {
     if (w->failed)
         return -1;
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= w->info.vocab) {
             w->failed = true;
-            return fail("%s: token %" PRId64 " of a document is %d, expected an id below %" PRId64, w->prefix, i,
-                        (int)ids[i], w->info.vocab);
+            return fail("%s: token %" PRId64 " of a document is %d, expected an id below %" PRId64,
+                        w->prefix, i, (int)ids[i], w->info.vocab);
         }
-    if (w->tokens >= w->info.limit && (end_file(w, false) || begin_file(w))) {
-        w->failed = true;
-        return -1;
-    }
-    if (add_token(w, (int32_t)w->info.eot))
-        return -1;
+    return 0;
+}
+
+static int add_ids(struct shard_writer *w, const int32_t *ids, int64_t n)
+{
     for (int64_t i = 0; i < n; i++)
         if (add_token(w, ids[i]))
             return -1;
     return 0;
+}
+
+int shard_document(struct shard_writer *w, const int32_t *ids, int64_t n)
+{
+    if (check_ids(w, ids, n))
+        return -1;
+    if (w->tokens >= w->info.limit && (end_file(w, false) || begin_file(w))) {
+        w->failed = true;
+        return -1;
+    }
+    return add_token(w, (int32_t)w->info.eot) || add_ids(w, ids, n) ? -1 : 0;
+}
+
+int shard_append(struct shard_writer *w, const int32_t *ids, int64_t n)
+{
+    REQUIRE(shard_written(w));
+    return check_ids(w, ids, n) || add_ids(w, ids, n) ? -1 : 0;
 }
 
 int64_t shard_written(const struct shard_writer *w)
@@ -333,7 +361,7 @@ static int sync_directory(const struct shard_writer *w)
 
     if (fd < 0)
         return fail("%s: %s", w->dir, strerror(errno));
-    if (fsync(fd) && errno != EINVAL && errno != EROFS)     /* some file systems cannot sync directories */
+    if (fsync(fd) && errno != EINVAL && errno != EROFS)     /* where directories cannot be synced */
         status = fail("%s: %s", w->dir, strerror(errno));
     close(fd);
     return status;
