@@ -2,10 +2,10 @@
  *
  *   row r: epoch e = r / rows, windows perm_e((r % rows) * width + i), i < width = tokens / context
  *
- * perm_e shuffles blocks of neighbouring windows, about a frame of tokens each, takes them by groups,
- * and shuffles the windows of a group: the frames of a group fit in the cache, so that a frame is
- * decoded about twice an epoch and not once for each of its windows. A corpus of one group is
- * shuffled freely. Each shuffle of 0 .. n - 1 is a Feistel network on 2 h bits, 4^h >= n,
+ * perm_e shuffles blocks of neighbouring windows, about a frame of tokens each, takes them by
+ * groups, and shuffles the windows of a group: the frames of a group fit in the cache, so that a
+ * frame is decoded about twice an epoch and not once for each of its windows. A corpus of one group
+ * is shuffled freely. Each shuffle of 0 .. n - 1 is a Feistel network on 2 h bits, 4^h >= n,
  *   (left, right) -> (right, left ^ F(right)),  F keyed by (seed, e, round),
  * applied again while its value is not below n: walking a cycle keeps a bijection a bijection. */
 #define _POSIX_C_SOURCE 200809L
@@ -29,7 +29,7 @@ struct corpus {
     struct shard *shard;
     int      n;
     int64_t *base;              /* [n+1] where each shard begins in the stream */
-    int64_t *aligned;           /* [windows] where each window begins; NULL: at multiples of context */
+    int64_t *aligned;           /* [windows] where each begins; NULL: at multiples of context */
     struct shard_cache cache;
     int32_t *token;             /* [tokens+1]: a window is read with the token after it */
     int32_t *target;            /* [tokens] */
@@ -132,12 +132,14 @@ static int check_same(const struct corpus *c, int i)
     if (a->kind != b->kind)
         return fail("%s: %s is of another format", b->path, a->path);
     if (strcmp(a->tokenizer, b->tokenizer))
-        return fail("%s: tokenizer: expected %s as in %s, found %s", b->path, or_unknown(a->tokenizer), a->path,
-                    or_unknown(b->tokenizer));
+        return fail("%s: tokenizer: expected %s as in %s, found %s", b->path,
+                    or_unknown(a->tokenizer), a->path, or_unknown(b->tokenizer));
     if (a->vocab != b->vocab)
-        return fail("%s: vocabulary: expected %" PRId64 " as in %s, found %" PRId64, b->path, a->vocab, a->path, b->vocab);
+        return fail("%s: vocabulary: expected %" PRId64 " as in %s, found %" PRId64, b->path,
+                    a->vocab, a->path, b->vocab);
     if (a->eot != b->eot)
-        return fail("%s: separator: expected %" PRId64 " as in %s, found %" PRId64, b->path, a->eot, a->path, b->eot);
+        return fail("%s: separator: expected %" PRId64 " as in %s, found %" PRId64, b->path, a->eot,
+                    a->path, b->eot);
     return 0;
 }
 
@@ -154,7 +156,8 @@ static int open_shards(struct loader *l, struct corpus *c, const struct paths *p
             return -1;
         }
         if (l->o.vocab && s->vocab > l->o.vocab) {
-            fail("%s: vocabulary: expected at most %" PRId64 ", found %" PRId64, s->path, l->o.vocab, s->vocab);
+            fail("%s: vocabulary: expected at most %" PRId64 ", found %" PRId64, s->path,
+                 l->o.vocab, s->vocab);
             shard_close(s);
             return -1;
         }
@@ -199,7 +202,8 @@ static int align_windows(struct loader *l, struct corpus *c)
             if (at < free_from || l->o.context > l->stream - at)
                 continue;
             if (n == cap)
-                c->aligned = mem_grow(c->aligned, (size_t)(cap = 2 * cap + 1024), sizeof *c->aligned);
+                c->aligned = mem_grow(c->aligned, (size_t)(cap = 2 * cap + 1024),
+                                      sizeof *c->aligned);
             c->aligned[n++] = at;
             free_from = at + l->o.context;
         }
@@ -220,7 +224,8 @@ static void identify(struct loader *l, const struct corpus *c)
     for (int i = 0; i < c->n; i++) {
         const struct shard *s = c->shard + i;
         const char *name = base_name(s->path);
-        str_format(line, sizeof line, " %" PRId64 " %" PRId64 " %s\n", s->size, s->tokens, s->digest);
+        str_format(line, sizeof line, " %" PRId64 " %" PRId64 " %s\n", s->size, s->tokens,
+                   s->digest);
         sha256_add(&sum, name, strlen(name));
         sha256_add(&sum, line, strlen(line));
     }
@@ -245,9 +250,9 @@ static int measure(struct loader *l, struct corpus *c)
     l->rows = l->windows / width;
     l->skipped = l->stream - l->rows * o->tokens;
     if (!l->rows)
-        return fail("%s: %" PRId64 " tokens in %d file%s make %" PRId64 " windows of %" PRId64 "%s, a row needs %" PRId64,
-                    o->files, l->stream, c->n, c->n == 1 ? "" : "s", l->windows, o->context,
-                    o->align ? " that start documents" : "", width);
+        return fail("%s: %" PRId64 " tokens in %d file%s make %" PRId64 " windows of %" PRId64
+                    "%s, a row needs %" PRId64, o->files, l->stream, c->n, c->n == 1 ? "" : "s",
+                    l->windows, o->context, o->align ? " that start documents" : "", width);
     l->vocab = c->shard->vocab;
     memcpy(l->tokenizer, c->shard->tokenizer, sizeof l->tokenizer);
     count_documents(l, c);
@@ -263,7 +268,8 @@ int loader_open(struct loader *l, const struct loader_options *o)
 
     *l = (struct loader){ .o = *o, .documents = -1 };
     if (o->context < 1 || o->tokens < 1 || o->tokens >= INT32_MAX || o->tokens % o->context)
-        return fail("a row of %" PRId64 " tokens cannot hold windows of %" PRId64, o->tokens, o->context);
+        return fail("a row of %" PRId64 " tokens cannot hold windows of %" PRId64, o->tokens,
+                    o->context);
     if (paths_find(&paths, o->files ? o->files : ""))
         return -1;
     l->priv = c = mem_new(1, sizeof *c);
@@ -317,11 +323,11 @@ static uint64_t feistel(uint64_t x, uint64_t n, uint64_t key)
     return x;
 }
 
-/* The last block may be short: positions in its missing part are walked over like those of feistel. */
+/* The last block may be short: its missing places are walked over like those of feistel. */
 int64_t loader_permute(int64_t i, int64_t n, int64_t block, uint64_t seed, int64_t epoch)
 {
-    uint64_t key = rng_bits(seed, rng_stream("loader"), (uint64_t)epoch), x = (uint64_t)i, size = (uint64_t)block;
-    uint64_t blocks;
+    uint64_t key = rng_bits(seed, rng_stream("loader"), (uint64_t)epoch);
+    uint64_t x = (uint64_t)i, size = (uint64_t)block, blocks;
 
     REQUIRE(block > 0 && i >= 0 && i < n && n <= INT64_MAX / 8 && block <= INT64_MAX / 8 / GROUP);
     blocks = ((uint64_t)n - 1) / size + 1;
@@ -341,8 +347,8 @@ static int64_t window_start(const struct loader *l, int64_t index, int64_t w)
     int64_t i = index % l->rows * (l->o.tokens / l->o.context) + w;
 
     if (l->o.shuffle)
-        i = loader_permute(i, l->windows, l->o.context < BLOCK ? BLOCK / l->o.context : 1, l->o.seed,
-                           loader_epoch(l, index));
+        i = loader_permute(i, l->windows, l->o.context < BLOCK ? BLOCK / l->o.context : 1,
+                           l->o.seed, loader_epoch(l, index));
     return c->aligned ? c->aligned[i] : i * l->o.context;
 }
 
@@ -379,7 +385,7 @@ static int read_window(struct loader *l, int64_t at, int64_t to, int *sequences,
 {
     struct corpus *c = l->priv;
     int64_t n = l->o.context, eot = c->shard->eot, more = at + n < l->stream;
-    int file = shard_of(c, at);                 /* without a separator, documents begin with files */
+    int file = shard_of(c, at);             /* without a separator, documents begin with files */
     int64_t edge = eot < 0 ? c->base[file + 1] : INT64_MAX;
     int32_t *token = c->token + to, *target = c->target + to;
 
@@ -434,14 +440,16 @@ void loader_where(const struct loader *l, int64_t index, char *out, size_t size)
         int64_t at = window_start(l, index, w);
         int i = shard_of(c, at);
         char one[512], rest[32];
-        bool fits = str_format(one, sizeof one, "%s%s:%" PRId64, w ? " " : "", base_name(c->shard[i].path), at - c->base[i]);
-        size_t keep = w + 1 < width ? sizeof rest : 1;      /* room for " +N" unless this is the last */
+        bool fits = str_format(one, sizeof one, "%s%s:%" PRId64, w ? " " : "",
+                               base_name(c->shard[i].path), at - c->base[i]);
+        size_t keep = w + 1 < width ? sizeof rest : 1;  /* room for " +N" but for the last */
         if (fits && used + strlen(one) + keep <= size) {
             memcpy(out + used, one, strlen(one) + 1);
             used += strlen(one);
             continue;
         }
-        if (str_format(rest, sizeof rest, "%s+%" PRId64, w ? " " : "", width - w) && used + strlen(rest) < size)
+        if (str_format(rest, sizeof rest, "%s+%" PRId64, w ? " " : "", width - w)
+            && used + strlen(rest) < size)
             memcpy(out + used, rest, strlen(rest) + 1);
         return;
     }

@@ -4,8 +4,8 @@
  * The corpus is one stream: the shards in order of their names, in each its documents, each
  * beginning with the separator. It is cut into windows of `context` tokens; a row is tokens/context
  * windows side by side, and a window may cross from one shard into the next. Within a window every
- * separator starts a new sequence. The last token of a sequence has no target, except at the end of a
- * window whose document goes on: its target is the next token of the stream. Epoch e visits all
+ * separator starts a new sequence. The last token of a sequence has no target, except at the end of
+ * a window whose document goes on: its target is the next token of the stream. Epoch e visits all
  * windows once, in an order that is a keyed permutation of (seed, e); shuffle off keeps the
  * stream's order. */
 #ifndef LOADER_H
@@ -25,11 +25,11 @@ struct loader_options {
     int64_t     context;
     uint64_t    seed;
     bool        shuffle;
-    bool        align;          /* a window starts at the first document start after the window before; what lies between is skipped */
+    bool        align;          /* a window starts at the first document start after the last one */
     bool        join;           /* documents do not reset the state: a window is one sequence */
-    int         raw_width;      /* 2 or 4: headerless files of such integers; 0: .pts or llm.c .bin */
-    int64_t     eot;            /* for .bin and raw: the separator; -1: 50256 in .bin, in raw every file is one document */
-    int64_t     vocab;          /* of the model: shards with a larger one and ids at or above are refused; 0: no check */
+    int         raw_width;      /* 2 or 4: headerless files of such integers; 0: .pts, llm.c .bin */
+    int64_t     eot;            /* separator of .bin and raw; -1: 50256; in raw, none */
+    int64_t     vocab;          /* of the model: larger vocabularies and ids are refused; 0: any */
 };
 struct loader {
     struct loader_options o;
@@ -40,21 +40,22 @@ struct loader {
     int64_t     skipped;        /* tokens never visited in an epoch (tail, align) */
     int64_t     vocab;          /* of the shards; 0 unknown */
     char        tokenizer[65];  /* sha256 of tokenizer.json in hex; "" unknown */
-    char        identity[65];   /* sha256 over names, sizes and headers of the shards: a run refuses to resume on others */
+    char        identity[65];   /* sha256 of names, sizes, headers: a run resumes on no others */
     void       *priv;
 };
-int  loader_open (struct loader *l, const struct loader_options *o);      /* 0, or -1 with the reason */
-/* Row `index` counted over all epochs. b points into l until the next call. 0, or -1 (torn shard). */
+int  loader_open (struct loader *l, const struct loader_options *o);  /* 0, or -1 with the reason */
+/* Row `index` counted over all epochs. b points into l until the next call. 0, or -1 (torn). */
 int  loader_read (struct loader *l, int64_t index, struct batch *b);
 void loader_close(struct loader *l);
 
-/* Where the windows of a row begin: "NAME:TOKEN NAME:TOKEN ...", then "+N" for those that do not fit. */
+/* Where a row's windows begin: "NAME:TOKEN NAME:TOKEN ...", then "+N" for those that do not fit. */
 void loader_where(const struct loader *l, int64_t index, char *out, size_t size);
-/* The i-th of n windows in an epoch's order, a bijection of 0 .. n - 1 for each (seed, epoch): blocks of
- * neighbours are scattered, then the windows of 128 blocks at a time are shuffled among themselves. */
+/* The i-th of n windows in an epoch's order, a bijection of 0 .. n - 1 for each (seed, epoch):
+ * blocks of neighbours are scattered, then the windows of 128 blocks at a time are shuffled. */
 int64_t loader_permute(int64_t i, int64_t n, int64_t block, uint64_t seed, int64_t epoch);
 /* The epoch, from 0, that row `index` belongs to. */
-static inline int64_t loader_epoch(const struct loader *l, int64_t index) { return index / l->rows; }
+static inline int64_t loader_epoch(const struct loader *l,
+                                   int64_t index) { return index / l->rows; }
 
 EXTERN_C_END
 #endif

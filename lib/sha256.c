@@ -36,7 +36,8 @@ static void add_block(uint32_t state[8], const uint8_t *p)
     memcpy(v, state, sizeof v);
     for (int t = 0; t < 64; t++) {
         uint32_t a = v[0], b = v[1], c = v[2], e = v[4], f = v[5], g = v[6];
-        uint32_t t1 = v[7] + (right(e, 6) ^ right(e, 11) ^ right(e, 25)) + ((e & f) ^ (~e & g)) + K[t] + w[t];
+        uint32_t t1 = v[7] + (right(e, 6) ^ right(e, 11) ^ right(e, 25)) + ((e & f) ^ (~e & g))
+                    + K[t] + w[t];
         uint32_t t2 = (right(a, 2) ^ right(a, 13) ^ right(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
         memmove(v + 1, v, 7 * sizeof *v);
         v[4] += t1;

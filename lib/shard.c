@@ -1,4 +1,4 @@
-/* shard.c - opening files of token ids: every size is compared with the file before it is believed. */
+/* shard.c - opening files of token ids: no size is believed before it is compared with the file. */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #include "shard.h"
@@ -26,7 +26,8 @@ static int open_file(struct shard *s, struct stat *st)
     if (stat(s->path, st))
         return fail("%s: %s", s->path, strerror(errno));
     if (!S_ISREG(st->st_mode))
-        return fail("%s: expected a file, found %s", s->path, S_ISDIR(st->st_mode) ? "a directory" : "something else");
+        return fail("%s: expected a file, found %s", s->path,
+                    S_ISDIR(st->st_mode) ? "a directory" : "something else");
     fd = open(s->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return fail("%s: %s", s->path, strerror(errno));
@@ -44,10 +45,11 @@ static int reopen(struct shard *s)
 
     if (fd < 0)
         return -1;
-    if (st.st_size != s->size || (uint64_t)st.st_dev != s->device || (uint64_t)st.st_ino != s->inode) {
+    if (st.st_size != s->size || (uint64_t)st.st_dev != s->device
+        || (uint64_t)st.st_ino != s->inode) {
         close(fd);
-        return fail("%s: replaced while in use: expected %" PRId64 " bytes, found %lld", s->path, s->size,
-                    (long long)st.st_size);
+        return fail("%s: replaced while in use: expected %" PRId64 " bytes, found %lld", s->path,
+                    s->size, (long long)st.st_size);
     }
     return fd;
 }
@@ -69,9 +71,10 @@ int shard_bytes(struct shard *s, void *out, size_t n, uint64_t offset)
         if (got < 0 && errno == EINTR)
             continue;
         if (got <= 0) {
-            status = got < 0 ? fail("%s: %s", s->path, strerror(errno))
-                             : fail("%s: cut while in use: expected %" PRId64 " bytes, found %" PRIu64, s->path,
-                                    s->size, offset);
+            status = got < 0
+                ? fail("%s: %s", s->path, strerror(errno))
+                : fail("%s: cut while in use: expected %" PRId64 " bytes, found %" PRIu64, s->path,
+                       s->size, offset);
             break;
         }
         to += got;
@@ -89,14 +92,15 @@ static int check_frames(struct shard *s, uint64_t index)
     size_t most = ZSTD_compressBound((size_t)s->frame_tokens * (size_t)s->width);
 
     if (s->at[0] != PTS_HEADER)
-        return fail("%s: expected the first frame at byte %d, found %" PRIu64, s->path, PTS_HEADER, s->at[0]);
+        return fail("%s: expected the first frame at byte %d, found %" PRIu64, s->path, PTS_HEADER,
+                    s->at[0]);
     for (int64_t k = 0; k < s->frames; k++)
         if (s->at[k + 1] <= s->at[k] || s->at[k + 1] - s->at[k] > most)
-            return fail("%s: expected frame %" PRId64 " to take 1 to %zu bytes, found %" PRId64, s->path, k, most,
-                        (int64_t)(s->at[k + 1] - s->at[k]));
+            return fail("%s: expected frame %" PRId64 " to take 1 to %zu bytes, found %" PRId64,
+                        s->path, k, most, (int64_t)(s->at[k + 1] - s->at[k]));
     if (s->at[s->frames] != index)
-        return fail("%s: expected the frames to end at byte %" PRIu64 ", found %" PRIu64, s->path, index,
-                    s->at[s->frames]);
+        return fail("%s: expected the frames to end at byte %" PRIu64 ", found %" PRIu64, s->path,
+                    index, s->at[s->frames]);
     return 0;
 }
 
@@ -119,7 +123,8 @@ static int read_index(struct shard *s, const uint8_t *header, uint64_t index)
     sha256_add(&sum, s->at, bytes);
     sha256_end(&sum, digest);
     if (memcmp(digest, trailer + PTS_TRAILER_INDEX, sizeof digest))
-        return fail("%s: header or frame index is corrupt: its sha256 differs from the recorded one", s->path);
+        return fail("%s: header or frame index is corrupt: its sha256 is not the recorded one",
+                    s->path);
     sha256_hex(digest, sizeof digest, s->digest);
     return check_frames(s, index);
 }
@@ -127,26 +132,32 @@ static int read_index(struct shard *s, const uint8_t *header, uint64_t index)
 /* The numbers of the header must agree with each other and with the size of the file. */
 static int check_header(struct shard *s, const uint8_t *h)
 {
-    uint64_t vocab = get_u64(h + PTS_AT_VOCAB), eot = get_u64(h + PTS_AT_EOT), size = (uint64_t)s->size;
+    uint64_t vocab = get_u64(h + PTS_AT_VOCAB), eot = get_u64(h + PTS_AT_EOT);
     uint64_t tokens = get_u64(h + PTS_AT_TOKENS), documents = get_u64(h + PTS_AT_DOCUMENTS);
-    uint64_t frames = get_u64(h + PTS_AT_FRAMES), index = get_u64(h + PTS_AT_INDEX), room = size / 8;
-    uint32_t version = get_u32(h + PTS_AT_VERSION), width = get_u32(h + PTS_AT_WIDTH), frame = get_u32(h + PTS_AT_FRAME);
+    uint64_t frames = get_u64(h + PTS_AT_FRAMES), index = get_u64(h + PTS_AT_INDEX);
+    uint64_t size = (uint64_t)s->size, room = size / 8;
+    uint32_t version = get_u32(h + PTS_AT_VERSION), width = get_u32(h + PTS_AT_WIDTH);
+    uint32_t frame = get_u32(h + PTS_AT_FRAME);
 
     if (version != PTS_VERSION)
         return fail("%s: expected version %d, found %" PRIu32, s->path, PTS_VERSION, version);
     if (width != 2 && width != 4)
         return fail("%s: expected tokens of 2 or 4 bytes, found %" PRIu32, s->path, width);
     if (vocab < 1 || vocab > (width == 2 ? 65536u : (uint64_t)INT32_MAX))
-        return fail("%s: a vocabulary of %" PRIu64 " does not fit %" PRIu32 " bytes", s->path, vocab, width);
+        return fail("%s: a vocabulary of %" PRIu64 " does not fit %" PRIu32 " bytes", s->path,
+                    vocab, width);
     if (eot >= vocab)
-        return fail("%s: expected a separator below %" PRIu64 ", found %" PRIu64, s->path, vocab, eot);
+        return fail("%s: expected a separator below %" PRIu64 ", found %" PRIu64, s->path, vocab,
+                    eot);
     if (frame < 1 || frame > PTS_FRAME_MAX)
-        return fail("%s: expected frames of 1 to %d tokens, found %" PRIu32, s->path, PTS_FRAME_MAX, frame);
+        return fail("%s: expected frames of 1 to %d tokens, found %" PRIu32, s->path, PTS_FRAME_MAX,
+                    frame);
     if (tokens < 1 || tokens > INT64_MAX / 8 || frames != (tokens - 1) / frame + 1)
-        return fail("%s: %" PRIu64 " tokens in frames of %" PRIu32 " cannot make %" PRIu64 " frames", s->path, tokens,
-                    frame, frames);
+        return fail("%s: %" PRIu64 " tokens in frames of %" PRIu32 " cannot make %" PRIu64
+                    " frames", s->path, tokens, frame, frames);
     if (documents < 1 || documents > tokens)
-        return fail("%s: expected 1 to %" PRIu64 " documents, found %" PRIu64, s->path, tokens, documents);
+        return fail("%s: expected 1 to %" PRIu64 " documents, found %" PRIu64, s->path, tokens,
+                    documents);
     if (frames >= room || documents >= room || index < PTS_HEADER || index > size
         || index + 8 * (frames + 1) + 8 * documents + PTS_TRAILER != size)
         return fail("%s: torn: expected %" PRIu64 " bytes, found %" PRIu64, s->path,
@@ -198,7 +209,8 @@ static int open_plain(struct shard *s, int64_t header, int width, int64_t tokens
     s->frame_tokens = SHARD_FRAME;
     s->frames = (tokens - 1) / SHARD_FRAME + 1;
     if (eot >= s->id_limit)
-        return fail("%s: separator %" PRId64 " does not fit tokens of %d bytes", s->path, eot, width);
+        return fail("%s: separator %" PRId64 " does not fit tokens of %d bytes", s->path, eot,
+                    width);
     if (shard_bytes(s, head, n, 0))
         return -1;
     sha256_hex(head, n, s->digest);
@@ -214,8 +226,8 @@ static int open_bin(struct shard *s, const uint8_t *h, int64_t eot)
     if (tokens < 1 || tokens > INT32_MAX)
         return fail("%s: expected 1 to %d tokens, found %" PRIu32, s->path, INT32_MAX, tokens);
     if (s->size != BIN_HEADER + 2 * (int64_t)tokens)
-        return fail("%s: torn: expected %" PRId64 " bytes for %" PRIu32 " tokens, found %" PRId64, s->path,
-                    BIN_HEADER + 2 * (int64_t)tokens, tokens, s->size);
+        return fail("%s: torn: expected %" PRId64 " bytes for %" PRIu32 " tokens, found %" PRId64,
+                    s->path, BIN_HEADER + 2 * (int64_t)tokens, tokens, s->size);
     return open_plain(s, BIN_HEADER, 2, tokens, eot < 0 ? BIN_EOT : eot);
 }
 
@@ -251,7 +263,8 @@ static int recognise(struct shard *s, int raw_width, int64_t eot)
         return open_bin(s, h, eot);
     if (!memcmp(h, unwritten, sizeof h))
         return fail("%s: never finished: its header was not written", s->path);
-    return fail("%s: expected a token shard (PALTOKEN, or .bin with magic %d), found neither", s->path, BIN_MAGIC);
+    return fail("%s: expected a token shard (PALTOKEN, or .bin with magic %d), found neither",
+                s->path, BIN_MAGIC);
 }
 
 static int finish_open(struct shard *s, int raw_width, int64_t eot)
@@ -277,7 +290,7 @@ static char *copy_text(const char *text)
     return memcpy(mem_new(n, 1), text, n);
 }
 
-/* A set is published from its last file to its first, so PREFIX_000000.pts.tmp lies there until the end. */
+/* A set is published from its last file to its first: PREFIX_000000.pts.tmp goes last. */
 static int check_published(const char *path)
 {
     static const char tail[] = "_000000.pts.tmp";
@@ -286,7 +299,8 @@ static int check_published(const char *path)
 
     if (n >= 4 && !strcmp(path + n - 4, ".tmp"))
         return fail("%s: an unfinished file", path);
-    if (n < 11 || strcmp(path + n - 4, ".pts") || path[n - 11] != '_' || n - 11 + sizeof tail > sizeof first)
+    if (n < 11 || strcmp(path + n - 4, ".pts") || path[n - 11] != '_'
+        || n - 11 + sizeof tail > sizeof first)
         return 0;
     memcpy(first, path, n - 11);
     memcpy(first + n - 11, tail, sizeof tail);
@@ -314,9 +328,11 @@ int shard_open(struct shard *s, const char *path, int raw_width, int64_t eot)
     return finish_open(s, raw_width, eot);
 }
 
-int shard_open_memory(struct shard *s, const void *data, size_t n, const char *name, int raw_width, int64_t eot)
+int shard_open_memory(struct shard *s, const void *data, size_t n, const char *name, int raw_width,
+                      int64_t eot)
 {
-    *s = (struct shard){ .fd = -1, .documents = -1, .memory = data, .size = (int64_t)n, .path = copy_text(name) };
+    *s = (struct shard){ .fd = -1, .documents = -1, .memory = data, .size = (int64_t)n,
+                         .path = copy_text(name) };
     return finish_open(s, raw_width, eot);
 }
 

@@ -36,8 +36,8 @@ enum {
     PTS_TRAILER_MARK      = 64,
     PTS_TRAILER           = 72,
 
-    PTS_FRAME_MAX  = 1 << 20,           /* tokens; bounds what a header can make a reader allocate */
-    PTS_NUMBER_MAX = 999999             /* six digits keep the order of names the order of numbers */
+    PTS_FRAME_MAX  = 1 << 20,           /* tokens; bounds what a header makes a reader allocate */
+    PTS_NUMBER_MAX = 999999             /* six digits: names sort as numbers do */
 };
 
 static inline uint32_t get_u32(const uint8_t *p)

@@ -16,7 +16,8 @@ void shard_cache_init(struct shard_cache *c, size_t frame_bytes, size_t bytes)
 {
     size_t n = bytes / frame_bytes;
 
-    *c = (struct shard_cache){ .frame_bytes = frame_bytes, .n = n < 2 ? 2 : n > 1024 ? 1024 : (int)n };
+    *c = (struct shard_cache){ .frame_bytes = frame_bytes };
+    c->n = n < 2 ? 2 : n > 1024 ? 1024 : (int)n;
     c->slot = mem_new((size_t)c->n, sizeof *c->slot);
     c->packed = mem_new(ZSTD_compressBound(frame_bytes), 1);
     c->zstd = ZSTD_createDCtx();
@@ -49,16 +50,18 @@ static int unpack(struct shard *s, struct shard_cache *c, int64_t frame, uint8_t
         return -1;
     said = ZSTD_getFrameContentSize(c->packed, n);
     if (said == ZSTD_CONTENTSIZE_ERROR || said == ZSTD_CONTENTSIZE_UNKNOWN)
-        return fail("%s: frame %" PRId64 " at byte %" PRIu64 " is corrupt: not a sized zstd frame", s->path, frame,
-                    s->at[frame]);
+        return fail("%s: frame %" PRId64 " at byte %" PRIu64 " is corrupt: not a sized zstd frame",
+                    s->path, frame, s->at[frame]);
     if (said != want)
-        return fail("%s: frame %" PRId64 " is corrupt: expected %zu bytes, found %llu", s->path, frame, want, said);
+        return fail("%s: frame %" PRId64 " is corrupt: expected %zu bytes, found %llu", s->path,
+                    frame, want, said);
     got = ZSTD_decompressDCtx(c->zstd, out, want, c->packed, n);
     if (ZSTD_isError(got))
-        return fail("%s: frame %" PRId64 " at byte %" PRIu64 " is corrupt: %s", s->path, frame, s->at[frame],
-                    ZSTD_getErrorName(got));
+        return fail("%s: frame %" PRId64 " at byte %" PRIu64 " is corrupt: %s", s->path, frame,
+                    s->at[frame], ZSTD_getErrorName(got));
     if (got != want)
-        return fail("%s: frame %" PRId64 " is corrupt: expected %zu bytes, found %zu", s->path, frame, want, got);
+        return fail("%s: frame %" PRId64 " is corrupt: expected %zu bytes, found %zu", s->path,
+                    frame, want, got);
     return 0;
 }
 
@@ -82,8 +85,8 @@ static int check_ids(const struct shard *s, const uint8_t *data, int64_t frame, 
         return 0;
     for (int64_t i = 0; i < n; i++)
         if (id_at(data, s->width, i) == most)
-            return fail("%s: token %" PRId64 ": expected an id below %" PRId64 ", found %" PRIu32, s->path,
-                        frame * s->frame_tokens + i, s->id_limit, most);
+            return fail("%s: token %" PRId64 ": expected an id below %" PRId64 ", found %" PRIu32,
+                        s->path, frame * s->frame_tokens + i, s->id_limit, most);
     return 0;
 }
 
@@ -124,7 +127,8 @@ int shard_read(struct shard *s, struct shard_cache *c, int64_t first, int64_t n,
 {
     REQUIRE(first >= 0 && n >= 0 && first <= s->tokens && n <= s->tokens - first);
     while (n) {
-        int64_t frame = first / s->frame_tokens, skip = first % s->frame_tokens, take = frame_length(s, frame) - skip;
+        int64_t frame = first / s->frame_tokens, skip = first % s->frame_tokens;
+        int64_t take = frame_length(s, frame) - skip;
         const struct shard_slot *e = load(s, c, frame);
 
         if (!e)
@@ -149,7 +153,8 @@ static int64_t *read_documents(struct shard *s)
     uint8_t recorded[32], digest[32];
     struct sha256 sum;
 
-    if (shard_bytes(s, start, 8 * n, end - 8 * n) || shard_bytes(s, recorded, 32, end + PTS_TRAILER_DOCUMENTS)) {
+    if (shard_bytes(s, start, 8 * n, end - 8 * n)
+        || shard_bytes(s, recorded, 32, end + PTS_TRAILER_DOCUMENTS)) {
         free(start);
         return NULL;
     }
@@ -162,7 +167,8 @@ static int64_t *read_documents(struct shard *s)
         return NULL;
     }
     for (size_t i = 0; i < n; i++)
-        if ((i == 0 && start[0]) || (i && start[i] <= start[i - 1]) || start[i] >= (uint64_t)s->tokens) {
+        if ((i == 0 && start[0]) || (i && start[i] <= start[i - 1])
+            || start[i] >= (uint64_t)s->tokens) {
             fail("%s: document %zu cannot begin at token %" PRIu64, s->path, i, start[i]);
             free(start);
             return NULL;

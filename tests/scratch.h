@@ -1,4 +1,4 @@
-/* scratch.h - a directory for a test's files, and an ear at stderr for messages that are part of a contract. */
+/* scratch.h - a directory for a test's files, and an ear at stderr for messages that matter. */
 #ifndef SCRATCH_H
 #define SCRATCH_H
 #include "base.h"
@@ -72,7 +72,8 @@ static inline void listen_stop(void)
 static inline bool listen_end(const char *want)
 {
     listen_stop();
-    if (strstr(scratch_said, want) && strchr(scratch_said, '\n') == scratch_said + strlen(scratch_said) - 1)
+    if (strstr(scratch_said, want) && strchr(scratch_said,
+                                             '\n') == scratch_said + strlen(scratch_said) - 1)
         return true;
     printf("expected one line with '%s', found: %s\n", want, scratch_said);
     return false;

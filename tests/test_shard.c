@@ -10,13 +10,15 @@
 
 static const char HASH[] = "00112233445566778899aabbccddeeff0123456789abcdeffedcba9876543210";
 
+/* Below vocab - 1, which is the separator. */
 static int32_t sample(int64_t i, int64_t vocab)
 {
-    return (int32_t)((uint64_t)(i * 2654435761u + 12345) % (uint64_t)(vocab - 1));      /* never vocab - 1 */
+    return (int32_t)((uint64_t)(i * 2654435761u + 12345) % (uint64_t)(vocab - 1));
 }
 
 /* Documents of the given lengths whose ids continue one count; the separator is vocab - 1. */
-static int write_set(const char *prefix, const struct shard_info *info, const int64_t *length, int n)
+static int write_set(const char *prefix, const struct shard_info *info, const int64_t *length,
+                     int n)
 {
     struct shard_writer *w = shard_create(prefix, info);
     int64_t count = 0;
@@ -59,7 +61,8 @@ static void three_documents(void)
     CHECK(!exists("three_000000.pts.tmp") && exists("three_000000.pts"));
 
     CHECK(!shard_open(&s, in_dir("three_000000.pts"), 0, -1));
-    CHECK(s.kind == SHARD_PTS && s.width == 2 && s.vocab == 10 && s.eot == 9 && s.last && s.number == 0);
+    CHECK(s.kind == SHARD_PTS && s.width == 2 && s.vocab == 10 && s.eot == 9 && s.last
+          && s.number == 0);
     CHECK(s.tokens == 7 && s.documents == 3 && s.frames == 1 && s.frame_tokens == SHARD_FRAME);
     CHECK(!strcmp(s.tokenizer, HASH));
     shard_cache_init(&cache, SHARD_FRAME * 2, 1);
@@ -83,7 +86,7 @@ static void wide_ids(void)
     struct shard s;
     int32_t got[5];
 
-    CHECK(w && !shard_document(w, ids, 4) && !shard_finish(w));
+    CHECK(w && !shard_document(w, ids, 3) && !shard_append(w, ids + 3, 1) && !shard_finish(w));
     CHECK(!shard_open(&s, in_dir("wide_000000.pts"), 0, -1));
     CHECK(s.width == 4 && !s.tokenizer[0] && s.documents == 1);
     shard_cache_init(&cache, SHARD_FRAME * 4, 1);
@@ -105,7 +108,7 @@ static void wide_ids(void)
     CHECK(!exists("narrow_000000.pts.tmp"));
 }
 
-/* Files end at documents, never inside one; any range reads the same through a cache of two frames. */
+/* Files end at documents, never inside one; a cache of two frames reads every range alike. */
 static void many_files(void)
 {
     static const int64_t length[] = { 0, 30, 200, 0, 0, 1, 99, 98, 517, 3 };
@@ -146,6 +149,25 @@ static void many_files(void)
     shard_cache_close(&cache);
 }
 
+/* A cache of three frames forgets the one that was not asked for the longest. */
+static void least_recently_used(void)
+{
+    static const int64_t frame[] = { 0, 1, 2, 0, 3, 0, 2, 1 };
+    static const int decoded[]   = { 1, 2, 3, 3, 4, 4, 4, 5 };
+    struct shard_cache cache;
+    struct shard s;
+    int32_t id;
+
+    CHECK(!shard_open(&s, in_dir("many_000000.pts"), 0, -1) && s.frames > 4);
+    shard_cache_init(&cache, 16 * 2, 3 * 16 * 2);
+    for (size_t i = 0; i < LEN(frame); i++) {
+        CHECK(!shard_read(&s, &cache, 16 * frame[i] + 5, 1, &id));
+        CHECK(cache.decoded == decoded[i]);
+    }
+    shard_close(&s);
+    shard_cache_close(&cache);
+}
+
 /* A set is there when all of it is: after a kill while writing, and at each point of publishing. */
 static void killed(void)
 {
@@ -170,7 +192,8 @@ static void killed(void)
     info.limit = 250;
     CHECK(!write_set(in_dir("kill"), &info, length, LEN(length)));
     CHECK(exists("kill_000000.pts") && exists("kill_000001.pts"));
-    CHECK(!exists("kill_000000.pts.tmp") && !exists("kill_000001.pts.tmp") && !exists("kill_000002.pts.tmp"));
+    CHECK(!exists("kill_000000.pts.tmp") && !exists("kill_000001.pts.tmp")
+          && !exists("kill_000002.pts.tmp"));
     CHECK(!shard_open(&s, in_dir("kill_000001.pts"), 0, -1));
     shard_close(&s);
     listen_begin();
@@ -195,7 +218,8 @@ static void separator_inside(void)
 
     CHECK(w && !shard_document(w, (const int32_t[]){ 4, 0, 5 }, 3) && !shard_finish(w));
     shard_cache_init(&cache, SHARD_FRAME * 2, 1);
-    CHECK(!shard_open(&s, in_dir("inside_000000.pts"), 0, -1) && s.documents == 2 && !shard_verify(&s, &cache));
+    CHECK(!shard_open(&s, in_dir("inside_000000.pts"), 0, -1) && s.documents == 2
+          && !shard_verify(&s, &cache));
     shard_close(&s);
     shard_cache_close(&cache);
 }
@@ -238,11 +262,13 @@ static void disk_full(void)
         signal(SIGXFSZ, SIG_IGN);
         setrlimit(RLIMIT_FSIZE, &room);
         listen_begin();
-        right = right && shard_document(w, ids, 200000) && shard_document(w, ids, 1) && shard_finish(w);
+        right = right && shard_document(w, ids, 200000) && shard_document(w, ids, 1)
+             && shard_finish(w);
         _exit(listen_end("full_000001.pts.tmp: File too large") && right ? 0 : 1);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK(!exists("full_000000.pts.tmp") && !exists("full_000000.pts") && !exists("full_000001.pts.tmp"));
+    CHECK(!exists("full_000000.pts.tmp") && !exists("full_000000.pts")
+          && !exists("full_000001.pts.tmp"));
 }
 
 static void plain_files(void)
@@ -258,7 +284,8 @@ static void plain_files(void)
     CHECK(f && fwrite(header, 1024, 1, f) && fwrite(tokens, 10, 1, f) && !fclose(f));
     shard_cache_init(&cache, SHARD_FRAME * 4, 1);
     CHECK(!shard_open(&s, in_dir("a.bin"), 0, -1));
-    CHECK(s.kind == SHARD_BIN && s.eot == 50256 && s.tokens == 5 && s.documents == -1 && s.vocab == 0);
+    CHECK(s.kind == SHARD_BIN && s.eot == 50256 && s.tokens == 5 && s.documents == -1
+          && s.vocab == 0);
     CHECK(!shard_read(&s, &cache, 1, 4, got) && got[0] == 1 && got[2] == 50256 && got[3] == 3);
     start = shard_documents(&s, &cache);
     CHECK(start && s.documents == 2 && start[0] == 0 && start[1] == 3);
@@ -313,13 +340,15 @@ static void published(void)
         char path[512];
         struct shard s;
         int64_t *start;
-        snprintf(path, sizeof path, "%s/data/shards/llmc/tiny_shakespeare_%s.bin", test_reference(), name[i]);
+        snprintf(path, sizeof path, "%s/data/shards/llmc/tiny_shakespeare_%s.bin", test_reference(),
+                 name[i]);
         if (access(path, R_OK))
             continue;
         CHECK(!shard_open(&s, path, 0, -1));
         start = shard_documents(&s, &cache);
         CHECK(start && s.tokens == (i ? 32768 : 305260));
-        printf("%s: %lld tokens, %lld documents\n", name[i], (long long)s.tokens, (long long)s.documents);
+        printf("%s: %lld tokens, %lld documents\n", name[i], (long long)s.tokens,
+               (long long)s.documents);
         free(start);
         shard_close(&s);
     }
@@ -332,6 +361,7 @@ int main(void)
     three_documents();
     wide_ids();
     many_files();
+    least_recently_used();
     killed();
     separator_inside();
     two_writers();

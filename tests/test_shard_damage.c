@@ -1,4 +1,4 @@
-/* test_shard_damage.c - token shards that are torn, flipped, lying or changed in use are refused by name. */
+/* test_shard_damage.c - torn, flipped, lying and changing shards are refused by name. */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #include "shard.h"
@@ -20,7 +20,8 @@ static uint8_t *slurp(const char *path, size_t *n)
 }
 
 /* Opens and reads everything. 1 as written, 0 refused, -1 wrong ids accepted. */
-static int judge(const uint8_t *data, size_t n, struct shard_cache *cache, const int32_t *want, int64_t tokens)
+static int judge(const uint8_t *data, size_t n, struct shard_cache *cache, const int32_t *want,
+                 int64_t tokens)
 {
     struct shard s;
     int32_t got[512];
@@ -28,7 +29,8 @@ static int judge(const uint8_t *data, size_t n, struct shard_cache *cache, const
 
     if (shard_open_memory(&s, data, n, "damaged", 0, -1))
         return 0;
-    if (s.tokens <= 512 && s.frame_tokens == 16 && !shard_verify(&s, cache) && !shard_read(&s, cache, 0, s.tokens, got))
+    if (s.tokens <= 512 && s.frame_tokens == 16 && !shard_verify(&s, cache)
+        && !shard_read(&s, cache, 0, s.tokens, got))
         verdict = s.tokens == tokens && !memcmp(got, want, (size_t)tokens * sizeof *got) ? 1 : -1;
     shard_close(&s);
     return verdict;
@@ -70,7 +72,8 @@ static void damage(void)
     listen_stop();
     /* zstd ignores one bit of a frame's descriptor; everything else is under a checksum */
     CHECK(accepted <= 5);
-    printf("damage: %zu bits flipped, %d of them ignored by zstd, the rest refused\n", 8 * n, accepted);
+    printf("damage: %zu bits flipped, %d of them ignored by zstd, the rest refused\n", 8 * n,
+           accepted);
     free(data);
     free(bad);
     shard_cache_close(&cache);
@@ -79,7 +82,8 @@ static void damage(void)
 /* Makes the digests right again, so that only the numbers lie. */
 static void sign(uint8_t *data, size_t n)
 {
-    size_t index = (size_t)get_u64(data + PTS_AT_INDEX), frames = 8 * ((size_t)get_u64(data + PTS_AT_FRAMES) + 1);
+    size_t index = (size_t)get_u64(data + PTS_AT_INDEX);
+    size_t frames = 8 * ((size_t)get_u64(data + PTS_AT_FRAMES) + 1);
     size_t end = n - PTS_TRAILER, documents = index + frames;
     struct sha256 sum;
 
@@ -175,8 +179,8 @@ static void messages(void)
 
     CHECK(!stat(in_dir("damage_000000.pts"), &st));
     cut_file(in_dir("damage_000000.pts"), in_dir("cut.pts"), (size_t)st.st_size - 3);
-    snprintf(want, sizeof want, "cut.pts: torn: expected %lld bytes, found %lld", (long long)st.st_size,
-             (long long)st.st_size - 3);
+    snprintf(want, sizeof want, "cut.pts: torn: expected %lld bytes, found %lld",
+             (long long)st.st_size, (long long)st.st_size - 3);
     listen_begin();
     CHECK(shard_open(&s, in_dir("cut.pts"), 0, -1));
     CHECK(listen_end(want));
@@ -230,8 +234,8 @@ int main(void)
         id[i] = i * 31 % 299;
     scratch_open();
     w = shard_create(in_dir("damage"), &info);
-    CHECK(w && !shard_document(w, id, 30) && !shard_document(w, id, 0) && !shard_document(w, id + 30, 47));
-    CHECK(w && !shard_finish(w));
+    CHECK(w && !shard_document(w, id, 30) && !shard_document(w, id, 0));
+    CHECK(w && !shard_document(w, id + 30, 47) && !shard_finish(w));
     damage();
     lies();
     messages();

@@ -9,7 +9,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct shard s;
     int64_t *start;
 
-    if (!n || shard_open_memory(&s, data + 1, n - 1, "fuzz", width[data[0] & 3], data[0] & 4 ? 7 : -1))
+    if (!n || shard_open_memory(&s, data + 1, n - 1, "fuzz", width[data[0] & 3],
+                                data[0] & 4 ? 7 : -1))
         return 0;
     shard_cache_init(&cache, (size_t)s.frame_tokens * (size_t)s.width, 1);
     if (s.kind != SHARD_PTS)

@@ -1,5 +1,5 @@
-/* shard.c - any bytes as a token shard: refused, or every id below the vocabulary. The digests are made
- * right, so that what lies behind them is reached. */
+/* shard.c - any bytes as a token shard: refused, or every id below the vocabulary. The digests are
+ * made right, so that what lies behind them is reached. */
 #include "shard.h"
 #include "sha256.h"
 #include "shard_format.h"
@@ -15,7 +15,8 @@ static void sign(uint8_t *data, size_t n)
     index = get_u64(data + PTS_AT_INDEX);
     frames = get_u64(data + PTS_AT_FRAMES);
     documents = get_u64(data + PTS_AT_DOCUMENTS);
-    if (index > end || frames >= n / 8 || documents >= n / 8 || index + 8 * (frames + 1) + 8 * documents != end)
+    if (index > end || frames >= n / 8 || documents >= n / 8
+        || index + 8 * (frames + 1) + 8 * documents != end)
         return;
     sha256_init(&sum);
     sha256_add(&sum, data, PTS_HEADER);
