@@ -380,3 +380,46 @@ bool json_is_array(const struct json *j)
 {
     return j && cJSON_IsArray(node(j));
 }
+
+static void text_leaf(struct text *t, const cJSON *c)
+{
+    if (cJSON_IsString(c))
+        text_string(t, c->valuestring, strlen(c->valuestring));
+    else if (!cJSON_IsNumber(c))
+        text_add(t, cJSON_IsNull(c) ? "null" : cJSON_IsTrue(c) ? "true" : "false");
+    else if (fabs(c->valuedouble) < JSON_EXACT && c->valuedouble == floor(c->valuedouble))
+        text_add(t, "%.0f", c->valuedouble);
+    else
+        text_real(t, c->valuedouble);
+}
+
+void text_json(struct text *t, const struct json *j)
+{
+    const cJSON *up[JSON_DEPTH + 1], *c = node(j);
+    int depth = 0;
+
+    while (c) {
+        if (depth && c->string) {
+            text_string(t, c->string, strlen(c->string));
+            text_add(t, ": ");
+        }
+        if (is_container(c))
+            text_add(t, cJSON_IsArray(c) ? "[" : "{");
+        else
+            text_leaf(t, c);
+        if (c->child) {
+            up[depth++] = c;
+            c = c->child;
+            continue;
+        }
+        if (is_container(c))
+            text_add(t, cJSON_IsArray(c) ? "]" : "}");
+        while (depth && !c->next) {
+            c = up[--depth];
+            text_add(t, cJSON_IsArray(c) ? "]" : "}");
+        }
+        if (depth)
+            text_add(t, ", ");
+        c = depth ? c->next : NULL;
+    }
+}

@@ -33,6 +33,7 @@ struct text { char *at; size_t n, cap; };
 void text_add(struct text *t, const char *fmt, ...) PRINTF(2, 3);
 void text_string(struct text *t, const char *s, size_t n);              /* quoted and escaped JSON string */
 void text_real(struct text *t, double x);                               /* shortest that reads back; bare Infinity */
+void text_json(struct text *t, const struct json *j);                   /* a value as it was read */
 void text_free(struct text *t);
 
 /* Whole files. name is for messages; the caller frees. NULL with the reason on stderr. */

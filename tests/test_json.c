@@ -100,6 +100,21 @@ static void test_text(void)
     CHECK(!t.at && !t.n);
 }
 
+static void test_rewriting(void)
+{
+    static const char in[] = "{\"a\": [1, [], {}, [2.5, -Infinity]], \"b\": {\"c\": null, \"d\": \"\\n\"}, \"e\": true}";
+    struct json *j = parse(in);
+    struct text t = { 0 };
+
+    text_json(&t, j);
+    CHECK(!strcmp(t.at, in));
+    t.n = 0;
+    text_json(&t, json_at(j, "b"));
+    CHECK(!strcmp(t.at, "{\"c\": null, \"d\": \"\\n\"}"));
+    text_free(&t);
+    json_free(j);
+}
+
 static void test_files(void)
 {
     char dir[] = "/tmp/test_json_XXXXXX", path[64], aside[64];
@@ -125,6 +140,7 @@ int main(void)
     test_values();
     test_refusals();
     test_text();
+    test_rewriting();
     test_files();
     return test_done("json");
 }
