@@ -1,6 +1,7 @@
 /* loader.c - rows out of shards.
  *
- *   row r: epoch e = r / rows, windows perm_e((r % rows) * width + i), i < width = tokens / context
+ *   row r: places g = r * width + i of the endless order, i < width = tokens / context;
+ *   place g: epoch e = g / windows, window perm_e(g % windows)
  *
  * perm_e shuffles blocks of neighbouring windows, about a frame of tokens each, takes them by
  * groups, and shuffles the windows of a group: the frames of a group fit in the cache, so that a
@@ -248,7 +249,7 @@ static int measure(struct loader *l, struct corpus *c)
     if (o->align && align_windows(l, c))
         return -1;
     l->rows = l->windows / width;
-    l->skipped = l->stream - l->rows * o->tokens;
+    l->skipped = l->stream - l->windows * o->context;
     if (!l->rows)
         return fail("%s: %" PRId64 " tokens in %d file%s make %" PRId64 " windows of %" PRId64
                     "%s, a row needs %" PRId64, o->files, l->stream, c->n, c->n == 1 ? "" : "s",
@@ -344,11 +345,11 @@ int64_t loader_permute(int64_t i, int64_t n, int64_t block, uint64_t seed, int64
 static int64_t window_start(const struct loader *l, int64_t index, int64_t w)
 {
     const struct corpus *c = l->priv;
-    int64_t i = index % l->rows * (l->o.tokens / l->o.context) + w;
+    int64_t place = index * (l->o.tokens / l->o.context) + w, i = place % l->windows;
 
     if (l->o.shuffle)
         i = loader_permute(i, l->windows, l->o.context < BLOCK ? BLOCK / l->o.context : 1,
-                           l->o.seed, loader_epoch(l, index));
+                           l->o.seed, place / l->windows);
     return c->aligned ? c->aligned[i] : i * l->o.context;
 }
 

@@ -36,7 +36,7 @@ struct loader {
     int64_t     stream;         /* tokens in all shards */
     int64_t     documents;      /* -1 unknown */
     int64_t     windows;        /* per epoch */
-    int64_t     rows;           /* whole rows per epoch */
+    int64_t     rows;           /* whole rows in an epoch; a row may begin in one epoch and end in the next */
     int64_t     skipped;        /* tokens never visited in an epoch (tail, align) */
     int64_t     vocab;          /* of the shards; 0 unknown */
     char        tokenizer[65];  /* sha256 of tokenizer.json in hex; "" unknown */
@@ -53,9 +53,12 @@ void loader_where(const struct loader *l, int64_t index, char *out, size_t size)
 /* The i-th of n windows in an epoch's order, a bijection of 0 .. n - 1 for each (seed, epoch):
  * blocks of neighbours are scattered, then the windows of 128 blocks at a time are shuffled. */
 int64_t loader_permute(int64_t i, int64_t n, int64_t block, uint64_t seed, int64_t epoch);
-/* The epoch, from 0, that row `index` belongs to. */
+/* The epoch, from 0, in which row `index` begins. */
 static inline int64_t loader_epoch(const struct loader *l,
-                                   int64_t index) { return index / l->rows; }
+                                   int64_t index)
+{
+    return index * (l->o.tokens / l->o.context) / l->windows;
+}
 
 EXTERN_C_END
 #endif
