@@ -36,8 +36,6 @@ static void declare_layer(struct model *m, int i)
 
     snprintf(prefix, sizeof prefix, "%s.layers.%d.", mlp ? "model" : "backbone", i);
     *l = (struct layer){ .mixer = mixer_find(c->mixer[i]), .cfg = c, .params = &m->params, .index = i };
-    if (!l->mixer)
-        BUG("layer %d: no mixer named '%s'", i, c->mixer[i]);
     snprintf(name, sizeof name, "%s%s", prefix, mlp ? "attn_norm.weight" : "norm.weight");
     l->first = declare(m, BUCKET_F32, name, SHAPE(F32, c->width), norm, 1, 0) + 1;
     l->mixer->init(l, prefix);
@@ -51,6 +49,26 @@ static void declare_layer(struct model *m, int i)
     declare(m, BUCKET_LAYER + i, name, SHAPE(F32, c->ffn, c->width), 0, 0, c->init_std);
     snprintf(name, sizeof name, "%smlp.down_proj.weight", prefix);
     declare(m, BUCKET_LAYER + i, name, SHAPE(F32, c->width, c->ffn), 0, 0, c->init_std);
+}
+
+/* What the config can say but no code here does is refused by name. */
+static int able(const struct config *c)
+{
+    char names[256] = "";
+    size_t n = 0;
+
+    if (config_check(c, "model"))
+        return -1;
+    if (c->D_has_hdim)
+        return fail("model: D_has_hdim: a skip weight per channel is not supported");
+    if (c->proj_bias)
+        return fail("model: use_bias: biases of in_proj and out_proj are not supported");
+    for (const struct mixer *m = NULL; (m = mixer_next(m));)
+        n += (size_t)snprintf(names + n, sizeof names - n, " %s", m->name);
+    for (int i = 0; i < c->layers; i++)
+        if (!mixer_find(c->mixer[i]))
+            return fail("model: layer %d: expected one of the mixers%s, found %s", i, names, c->mixer[i]);
+    return 0;
 }
 
 /* Everything but storage. */
@@ -79,7 +97,7 @@ static void model_declare(struct model *m, struct dev *d, const struct config *c
 
 int model_open(struct model *m, struct dev *d, const struct config *c, const struct model_use *use)
 {
-    if (config_check(c, "model"))
+    if (able(c))
         return -1;
     model_declare(m, d, c, use);
     if (params_alloc(&m->params, d, use->world ? use->world : 1, use->learn, use->optim)) {
@@ -174,7 +192,7 @@ int model_plan(struct model_plan *out, const struct dev *d, const struct config 
     struct model m;
     size_t peak[2] = { 0, 0 }, bytes[3];
 
-    if (config_check(c, "model"))
+    if (able(c))
         return -1;
     model_declare(&m, &dry, c, use);
     params_layout(&m.params, d->type, use->world ? use->world : 1);
