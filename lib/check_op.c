@@ -194,6 +194,40 @@ bool check_op(struct dev *d, const struct op_case *c, struct op_report *report)
     return !report->fault;
 }
 
+bool check_op_same(struct dev *a, struct dev *b, const struct op_case *c)
+{
+    const struct op_row *row = op_row_find(c->op);
+    struct run r[2];
+    float *value[OP_ARGS];
+    bool same = true;
+
+    REQUIRE(row && a->type == b->type);
+    for (int k = 0; k < 2; k++) {
+        run_open(&r[k], k ? b : a, row, c);
+        if (k == 0) {
+            values_new(&r[0].plan, value);
+            values_fill(c, &r[0].plan, value);
+        }
+        run_load(&r[k], value);
+        run_call(&r[k]);
+    }
+    for (int i = 0; i < r[0].plan.n; i++) {
+        char *x, *y;
+
+        if (r[0].plan.arg[i].role != ARG_OUT && r[0].plan.arg[i].role != ARG_ACC)
+            continue;
+        x = run_frame(&r[0], i);
+        y = run_frame(&r[1], i);
+        same = same && !memcmp(x, y, r[0].f[i].bytes);
+        free(x);
+        free(y);
+    }
+    values_free(&r[0].plan, value);
+    run_close(&r[0]);
+    run_close(&r[1]);
+    return same;
+}
+
 /* The argument that holds the gradient of `name`. */
 static int gradient_of(const struct op_plan *p, const char *name)
 {
@@ -284,7 +318,7 @@ double check_op_slope(const struct op_case *c)
 
 double check_op_time(struct dev *d, const struct op_case *c, double seconds)
 {
-    enum { BATCHES = 5 };
+    enum { BATCHES = 25 };
     struct run r;
     float *value[OP_ARGS];
     double least = INFINITY, once, start;

@@ -56,6 +56,8 @@ struct op_report {
 /* Agreement with the naive row, completeness (outputs start as NaN), guard words, inputs untouched, the same
  * bits twice. F32 within 2e-4; a BF16 output within twice the error of rounding the naive answer. */
 bool   check_op(struct dev *d, const struct op_case *c, struct op_report *r);
+/* Whether two devices of one storage type give the same bits. */
+bool   check_op_same(struct dev *a, struct dev *b, const struct op_case *c);
 /* A backward's gradients against central differences of the naive forward: error / size. */
 double check_op_slope(const struct op_case *c);
 /* Seconds of one call, the least of several batches that together take about so many seconds. */

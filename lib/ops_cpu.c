@@ -266,9 +266,9 @@ static void swiglu_bwd_cpu(struct dev *d, struct tensor dgate, struct tensor dup
     }
 }
 
-static float clamp(float x, struct dt_range r)
+static inline float clamp(float x, float low, float high)
 {
-    return x < r.lo ? r.lo : x > r.hi ? r.hi : x;
+    return x < low ? low : x > high ? high : x;
 }
 
 static void decay_cpu(struct dev *d, struct tensor dt, struct tensor decay, struct tensor x,
@@ -278,12 +278,13 @@ static void decay_cpu(struct dev *d, struct tensor dt, struct tensor decay, stru
 
     #pragma omp parallel for num_threads(crew(d, 8 * tensor_count(x)))
     for (int64_t t = 0; t < x.dim[0]; t++) {
-        float *pt = row(dt, t), *pd = row(decay, t);
+        float *pt = row(dt, t), *pd = row(decay, t), low = r.lo, high = r.hi;
         const float *px = row(x, t);
         #pragma omp simd
         for (int64_t h = 0; h < x.dim[1]; h++) {
-            pt[h] = clamp(v_softplus(px[h] + pb[h]), r);
-            pd[h] = -v_exp(pa[h]) * pt[h];
+            float v = clamp(v_softplus(px[h] + pb[h]), low, high);
+            pt[h] = v;
+            pd[h] = -v_exp(pa[h]) * v;
         }
     }
 }
@@ -295,23 +296,26 @@ static void decay_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dbias, 
     for (int64_t h0 = 0; h0 < x.dim[1]; h0 += HEADS) {
         const float *pb = (float *)bias.data + h0, *pa = (float *)A_log.data + h0;
         int64_t heads = least(HEADS, x.dim[1] - h0);
-        double  sum_b[PARTS][HEADS] = { { 0 } }, sum_A[PARTS][HEADS] = { { 0 } };
+        float   sum_b[PARTS][HEADS] = { { 0 } }, sum_A[PARTS][HEADS] = { { 0 } }, A[HEADS];
+
+        for (int64_t h = 0; h < heads; h++)
+            A[h] = v_exp(pa[h]);
 
         #pragma omp parallel for num_threads(crew(d, 8 * tensor_count(x)))
         for (int p = 0; p < PARTS; p++) {
             struct range c = part(x.dim[0], p, PARTS, 1);
-            double *qb = sum_b[p], *qA = sum_A[p];
-            float zero[HEADS] = { 0 };
+            float *qb = sum_b[p], *qA = sum_A[p], zero[HEADS] = { 0 }, low = r.lo, high = r.hi;
 
             for (int64_t t = c.from; t < c.to; t++) {
                 const float *px = row(x, t) + h0, *pd = row(ddecay, t) + h0, *pt = ddt.data ? row(ddt, t) + h0 : zero;
                 float *po = row(dx, t) + h0;
                 #pragma omp simd
                 for (int64_t h = 0; h < heads; h++) {
-                    float z = px[h] + pb[h], sp = v_softplus(z), A = v_exp(pa[h]), in = sp >= r.lo && sp <= r.hi ? 1 : 0;
-                    po[h]  = in * (pt[h] - A * pd[h]) * v_sigmoid(z);
-                    qb[h] += po[h];
-                    qA[h] -= pd[h] * A * clamp(sp, r);
+                    float z = px[h] + pb[h], sp = v_softplus(z), v = clamp(sp, low, high);
+                    float g = v == sp ? (pt[h] - A[h] * pd[h]) * v_sigmoid(z) : 0;
+                    po[h]  = g;
+                    qb[h] += g;
+                    qA[h] -= pd[h] * A[h] * v;
                 }
             }
         }
@@ -328,20 +332,20 @@ static void decay_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dbias, 
 
 static void gain_cpu(struct dev *d, struct tensor b, struct tensor x, struct tensor b_scale, struct tensor s)
 {
-    #pragma omp parallel for num_threads(crew(d, 4 * tensor_count(x)))
-    for (int p = 0; p < PARTS; p++) {
-        struct range r = part(x.dim[0], p, PARTS, 1);
+    for (int64_t h0 = 0; h0 < x.dim[1]; h0 += HEADS) {
+        int64_t heads = least(HEADS, x.dim[1] - h0);
+        float   scale[HEADS];
 
-        for (int64_t h = 0; h < x.dim[1]; h++) {
-            float scale = v_softplus(((float *)b_scale.data)[h]);
-
-            for (int64_t t = r.from; t < r.to; t++) {
-                float *pb = row2(b, t, h), f = scale * row(s, t)[h];
-                const float *px = row2(x, t, h);
-                #pragma omp simd
-                for (int64_t v = 0; v < x.dim[2]; v++)
-                    pb[v] = v_sigmoid(px[v]) * f;
-            }
+        for (int64_t h = 0; h < heads; h++)
+            scale[h] = v_softplus(((float *)b_scale.data)[h0 + h]);
+        #pragma omp parallel for num_threads(crew(d, 4 * tensor_count(x)))
+        for (int64_t t = 0; t < x.dim[0]; t++)
+        for (int64_t h = 0; h < heads; h++) {
+            float *pb = row2(b, t, h0 + h), f = scale[h] * row(s, t)[h0 + h];
+            const float *px = row2(x, t, h0 + h);
+            #pragma omp simd
+            for (int64_t v = 0; v < x.dim[2]; v++)
+                pb[v] = v_sigmoid(px[v]) * f;
         }
     }
 }

@@ -202,9 +202,31 @@ static double exp_sum(float *l, int64_t n, float top, bool keep)
     return total;
 }
 
+/* In lanes, because compilers keep the order of a maximum that might meet NaN. */
+static float highest(const float *l, int64_t n)
+{
+    enum { LANES = 32 };
+    float top[LANES], whole;
+    int64_t v = 0;
+
+    for (int i = 0; i < LANES; i++)
+        top[i] = -INFINITY;
+    for (; v + LANES <= n; v += LANES) {
+        #pragma omp simd
+        for (int i = 0; i < LANES; i++)
+            top[i] = l[v + i] > top[i] ? l[v + i] : top[i];
+    }
+    whole = top[0];
+    for (int i = 1; i < LANES; i++)
+        whole = fmaxf(whole, top[i]);
+    for (; v < n; v++)
+        whole = fmaxf(whole, l[v]);
+    return whole;
+}
+
 static float xent_row(float *l, int64_t V, int32_t target, float scale)
 {
-    float top = -INFINITY, wanted, f;
+    float top, wanted, f;
     double sum;
 
     if (target < 0) {
@@ -212,9 +234,7 @@ static float xent_row(float *l, int64_t V, int32_t target, float scale)
             memset(l, 0, (size_t)V * sizeof *l);
         return 0;
     }
-    #pragma omp simd reduction(max:top)
-    for (int64_t v = 0; v < V; v++)
-        top = l[v] > top ? l[v] : top;
+    top    = highest(l, V);
     wanted = l[target];
     sum    = exp_sum(l, V, top, scale != 0);
     if (scale != 0) {

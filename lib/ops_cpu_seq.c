@@ -20,19 +20,30 @@ static void conv_weights(float taps[TAPS][COLS], float bias[COLS], struct tensor
 /* a = bias + sum_j taps[j] from[j] */
 static void conv_row(float *a, float taps[TAPS][COLS], const float *bias, const float *const *from, int64_t W, int64_t m)
 {
-    if (W == 4) {
-        const float *f0 = from[0], *f1 = from[1], *f2 = from[2], *f3 = from[3];
-        #pragma omp simd
-        for (int64_t c = 0; c < m; c++)
-            a[c] = bias[c] + taps[0][c] * f0[c] + taps[1][c] * f1[c] + taps[2][c] * f2[c] + taps[3][c] * f3[c];
-        return;
-    }
     memcpy(a, bias, (size_t)m * sizeof *a);
     for (int64_t j = 0; j < W; j++) {
         const float *f = from[j], *tap = taps[j];
         #pragma omp simd
         for (int64_t c = 0; c < m; c++)
             a[c] += tap[c] * f[c];
+    }
+}
+
+/* y = silu(a); the usual window of four in one pass. */
+static void conv_token(float *y, float taps[TAPS][COLS], const float *bias, const float *const *from, int64_t W, int64_t m)
+{
+    if (W == 4) {
+        const float *f0 = from[0], *f1 = from[1], *f2 = from[2], *f3 = from[3];
+        #pragma omp simd
+        for (int64_t c = 0; c < m; c++)
+            y[c] = v_silu(bias[c] + taps[0][c] * f0[c] + taps[1][c] * f1[c] + taps[2][c] * f2[c] + taps[3][c] * f3[c]);
+    } else {
+        float a[COLS];
+
+        conv_row(a, taps, bias, from, W, m);
+        #pragma omp simd
+        for (int64_t c = 0; c < m; c++)
+            y[c] = v_silu(a[c]);
     }
 }
 
@@ -85,20 +96,16 @@ void conv_cpu(struct dev *d, struct tensor y, struct tensor next, struct tensor 
     }
     #pragma omp parallel for num_threads(crew(d, 2 * T * C))
     for (int64_t i = 0; i < tiles * cols; i++) {
-        float taps[TAPS][COLS], b[COLS], a[COLS];
+        float taps[TAPS][COLS], b[COLS];
         const float *from[TAPS];
         int64_t c0 = i % cols * COLS, m = least(COLS, C - c0), t = i / cols * TILE, to = least(T, t + TILE);
 
         conv_weights(taps, b, w, bias, c0, m);
         for (int n = seq_at(s, t); t < to; t++) {
-            float *py = row(y, t) + c0;
             while (t >= s->start[n + 1])
                 n++;
             conv_inputs(from, x, state, W, n, s->start[n], t, c0);
-            conv_row(a, taps, b, from, W, m);
-            #pragma omp simd
-            for (int64_t c = 0; c < m; c++)
-                py[c] = v_silu(a[c]);
+            conv_token(row(y, t) + c0, taps, b, from, W, m);
         }
     }
     for (int n = 0; next.data && n < s->n; n++)
@@ -113,19 +120,19 @@ struct conv_strip {
 /* dx[u] = sum_j taps[j] g[u + (W-1) - j], of the g before token `to`. */
 static void conv_bwd_input(struct conv_strip *p, float *dx, int64_t u, int64_t to, int64_t W, int64_t m)
 {
-    bool first = true;
-
-    for (int64_t j = W - 1; j >= 0 && u + (W - 1) - j < to; j--, first = false) {
+    if (W == 4 && u + 3 < to) {
+        const float *g0 = p->g[(u + 3) % 4], *g1 = p->g[(u + 2) % 4], *g2 = p->g[(u + 1) % 4], *g3 = p->g[u % 4];
+        #pragma omp simd
+        for (int64_t c = 0; c < m; c++)
+            dx[c] = p->taps[0][c] * g0[c] + p->taps[1][c] * g1[c] + p->taps[2][c] * g2[c] + p->taps[3][c] * g3[c];
+        return;
+    }
+    memset(dx, 0, (size_t)m * sizeof *dx);
+    for (int64_t j = W - 1; j >= 0 && u + (W - 1) - j < to; j--) {
         const float *g = p->g[(u + (W - 1) - j) % W], *tap = p->taps[j];
-        if (first) {
-            #pragma omp simd
-            for (int64_t c = 0; c < m; c++)
-                dx[c] = tap[c] * g[c];
-        } else {
-            #pragma omp simd
-            for (int64_t c = 0; c < m; c++)
-                dx[c] += tap[c] * g[c];
-        }
+        #pragma omp simd
+        for (int64_t c = 0; c < m; c++)
+            dx[c] += tap[c] * g[c];
     }
 }
 
@@ -134,6 +141,22 @@ static void conv_bwd_token(struct conv_strip *p, const float *dy, const float *c
 {
     float *g = p->g[t % W], a[COLS];
 
+    if (W == 4) {
+        const float *f0 = from[0], *f1 = from[1], *f2 = from[2], *f3 = from[3];
+        #pragma omp simd
+        for (int64_t c = 0; c < m; c++) {
+            float z = p->bias[c] + p->taps[0][c] * f0[c] + p->taps[1][c] * f1[c] + p->taps[2][c] * f2[c]
+                    + p->taps[3][c] * f3[c];
+            float e = dy[c] * v_silu_slope(z, v_sigmoid(z));
+            g[c] = e;
+            p->dbias[c]    += e;
+            p->dtaps[0][c] += e * f0[c];
+            p->dtaps[1][c] += e * f1[c];
+            p->dtaps[2][c] += e * f2[c];
+            p->dtaps[3][c] += e * f3[c];
+        }
+        return;
+    }
     conv_row(a, p->taps, p->bias, from, W, m);
     #pragma omp simd
     for (int64_t c = 0; c < m; c++) {
@@ -143,8 +166,6 @@ static void conv_bwd_token(struct conv_strip *p, const float *dy, const float *c
     for (int64_t j = 0; j < W; j++) {
         const float *f = from[j];
         float *dtap = p->dtaps[j];
-        if (f == silence)
-            continue;
         #pragma omp simd
         for (int64_t c = 0; c < m; c++)
             dtap[c] += g[c] * f[c];
