@@ -183,6 +183,27 @@ static void read_meta(struct keys *k, struct config *c)
         c->meta[i] = on && c->gain[i];
 }
 
+/* Each layer's mixer: the family's own, or as "mixers" says, one name for all or a list. */
+static void read_mixers(struct keys *k, struct config *c)
+{
+    const struct json *j = json_at(k->j, "mixers"), *e = json_is_array(j) ? json_first(j) : j;
+    const char *own = config_mixer(c);
+
+    for (int i = 0; i < c->layers && !k->bad; i++) {
+        const char *name = j ? json_text(e) : own;
+        if (!name || !*name || !str_format(c->mixer[i], sizeof c->mixer[i], "%s", name)) {
+            fail("%s: mixers: expected the name of a mixer, or a list of %d", k->file, c->layers);
+            k->bad = true;
+        }
+        if (json_is_array(j))
+            e = json_next(e);
+    }
+    if (json_is_array(j) && json_count(j) != c->layers) {
+        fail("%s: mixers: expected %d names, found %lld", k->file, c->layers, (long long)json_count(j));
+        k->bad = true;
+    }
+}
+
 static void read_common(struct keys *k, struct config *c, struct config_said *said)
 {
     c->layers = count_of(k, "num_hidden_layers", "n_layer", NEEDED);
@@ -201,9 +222,7 @@ static void read_common(struct keys *k, struct config *c, struct config_said *sa
         k->bad = true;
         c->layers = 1;
     }
-    for (int i = 0; i < c->layers; i++)
-        str_format(c->mixer[i], sizeof c->mixer[i], "%s",
-                   strcmp(c->family, "palimpsa") ? "mamba2" : "palimpsa");
+    read_mixers(k, c);
 }
 
 /* A ratio times a size where only a whole number makes sense, up to the ratio's rounding. */

@@ -79,6 +79,11 @@ int config_check(const struct config *c, const char *name)
     return 0;
 }
 
+const char *config_mixer(const struct config *c)
+{
+    return strcmp(c->family, "palimpsa") ? "mamba2" : "palimpsa";
+}
+
 /* Shapes as in the families' published models; see docs/checkpoints.md. */
 int64_t config_parameters(const struct config *c)
 {
@@ -86,7 +91,7 @@ int64_t config_parameters(const struct config *c)
     int64_t C = I + 2 * (int64_t)c->groups * K, total = 0;
 
     for (int i = 0; i < c->layers; i++) {
-        if (!strcmp(c->mixer[i], "palimpsa"))
+        if (!strcmp(c->family, "palimpsa"))
             n = D + (2 * H * K + I) * (D + c->conv) + 2 * H * D + 3 * H + c->use_gate * I * D + V + I * D;
         else
             n = D + (I + C + H) * D + C * c->conv + 2 * H + (c->D_has_hdim ? I : H) + I + I * D +

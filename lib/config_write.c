@@ -118,6 +118,23 @@ static int put_meta(struct text *t, const struct config *c)
     return 0;
 }
 
+/* Only where a layer has another mixer than its family's: published readers know nothing of the key. */
+static void put_mixers(struct text *t, const struct config *c)
+{
+    bool own = true;
+
+    for (int i = 0; i < c->layers; i++)
+        own &= !strcmp(c->mixer[i], config_mixer(c));
+    if (own)
+        return;
+    member(t, "mixers");
+    for (int i = 0; i < c->layers; i++) {
+        text_add(t, i ? ", " : "[");
+        text_string(t, c->mixer[i], strlen(c->mixer[i]));
+    }
+    text_add(t, "]");
+}
+
 static void put_common(struct text *t, const struct config *c, const char *architecture)
 {
     member(t, "architectures");
@@ -129,6 +146,7 @@ static void put_common(struct text *t, const struct config *c, const char *archi
     put_int(t, "hidden_size", c->width);
     put_int(t, "num_hidden_layers", c->layers);
     put_int(t, "num_heads", c->heads);
+    put_mixers(t, c);
     put_flag(t, "tie_word_embeddings", c->tied);
     put_float(t, "initializer_range", c->init_std);
     put_id(t, "bos_token_id", c->bos);

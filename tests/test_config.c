@@ -237,6 +237,38 @@ static void test_foreign(void)
     rmdir(dir);
 }
 
+/* A block of a known family with other mixers: all alike, or one by one; written only when it says something. */
+static void test_mixers(void)
+{
+    static const char head[] = "{\"model_type\": \"palimpsa\", \"vocab_size\": 64, \"hidden_size\": 32, "
+        "\"num_hidden_layers\": 2, \"num_heads\": 2, \"head_dim\": 8, \"expand_v\": 2, \"intermediate_size\": 96, "
+        "\"beta_step_rank\": 4, \"norm_eps\": 1e-6";
+    static const struct { const char *tail, *first, *second; } cases[] = {
+        { "}", "palimpsa", "palimpsa" },
+        { ", \"mixers\": \"other\"}", "other", "other" },
+        { ", \"mixers\": [\"palimpsa\", \"other\"]}", "palimpsa", "other" },
+        { ", \"mixers\": [\"other\"]}", NULL, NULL },
+        { ", \"mixers\": [\"a\", \"b\", \"c\"]}", NULL, NULL },
+        { ", \"mixers\": [\"a\", 2]}", NULL, NULL },
+    };
+
+    for (size_t i = 0; i < LEN(cases); i++) {
+        struct config c, again;
+        char text[1024], *out;
+        int status;
+        snprintf(text, sizeof text, "%s%s", head, cases[i].tail);
+        status = config_parse(&c, text, strlen(text), "mixers.json");
+        CHECK(status == (cases[i].first ? 0 : -1));
+        if (status)
+            continue;
+        CHECK(!strcmp(c.mixer[0], cases[i].first) && !strcmp(c.mixer[1], cases[i].second));
+        out = config_text(&c);
+        CHECK(!strstr(out, "mixers") == !strcmp(cases[i].second, "palimpsa"));
+        CHECK(!config_parse(&again, out, strlen(out), "again") && !strcmp(again.mixer[1], cases[i].second));
+        free(out);
+    }
+}
+
 int main(void)
 {
     test_hf();
@@ -247,5 +279,6 @@ int main(void)
     test_goldens();
     test_published();
     test_foreign();
+    test_mixers();
     return test_done("config");
 }
