@@ -101,6 +101,10 @@ static void cuts_find(struct bpe *b)
     bool marks = false, each = false;
     int32_t line;
 
+    for (int i = 0; i < b->norms; i++)
+        b->prefixes = b->prefixes || b->norm[i].kind == NORM_PREPEND;
+    for (int i = 0; i < b->pres; i++)
+        b->prefixes = b->prefixes || b->pre[i].kind == PRE_PREFIX || b->pre[i].prefix;
     if (!norms_local(b, &marks))
         return;
     for (int i = 0; i < b->pres; i++) {
@@ -130,9 +134,24 @@ bool bpe_can_cut(const struct bpe *b)
     return b->cut_space || b->cut_line;
 }
 
+/* After an added token a prefix may be due, which a part that continues does not get. */
+static bool after_added(const struct bpe *b, const char *text, size_t n)
+{
+    for (int64_t i = 0; b->prefixes && i < b->addeds; i++) {
+        const struct token *t = &b->token[b->added[i].id];
+
+        if (t->n_name <= n && !memcmp(text + n - t->n_name, b->text.at + t->name, t->n_name))
+            return true;
+    }
+    return false;
+}
+
 size_t bpe_cut(const struct bpe *b, const char *text, size_t n)
 {
-    return pretoken_cut(text, n, b->cut_space, b->cut_line);
+    do
+        n = pretoken_cut(text, n, b->cut_space, b->cut_line);
+    while (n && after_added(b, text, n));
+    return n;
 }
 
 static int read_all(struct bpe *b, const struct json *root)
@@ -140,11 +159,11 @@ static int read_all(struct bpe *b, const struct json *root)
     if (!json_is_object(root))
         return fail("%s: expected a JSON object", b->name);
     if (components_read(b, root) || vocab_read(b, root) || added_read(b, root) || post_processor_read(b, root) ||
-        decoder_read(b, root) || control_apart(b))
+        control_apart(b))
         return -1;
     b->eot = separator(b);
     cuts_find(b);
-    return added_build(b);
+    return added_build(b) || decoder_read(b, root) ? -1 : 0;
 }
 
 struct bpe *bpe_parse(const char *text, size_t n, const char *name)
@@ -190,10 +209,8 @@ void bpe_close(struct bpe *b)
         regex_close(b->norm[i].regex);
         regex_close(b->pre[i].regex);
     }
-    for (int i = 0; i < 2; i++) {
-        free(b->raw[i].node);
-        free(b->normal[i].node);
-    }
+    free(b->raw.node);
+    free(b->normal.node);
     free(b->name);
     free(b->token);
     free(b->text.at);

@@ -1,6 +1,7 @@
 /* bpe_added.c - added tokens: strings that are cut out of a text before it is split, leftmost first and
  * the longest of those. Tokens marked "normalized" are looked for in normalized text, in their own
- * normalized spelling; the others in the text as it came. */
+ * normalized spelling; the others in the text as it came. A control token that is not wanted stays text,
+ * as a whole: what it contains is not looked at again. */
 #define _POSIX_C_SOURCE 200809L
 #include "bpe_parts.h"
 #include "utf8.h"
@@ -31,9 +32,9 @@ static int added_one(struct bpe *b, const struct json *j, struct added *a, struc
     if (id < 0 && b->token[given].used)
         return fail("%s: added_tokens: \"%s\" has the id %lld of another token", b->name, content, (long long)given);
     if (id < 0)
-        vocab_add(b, (int32_t)given, name.at, name.n, 0);
+        vocab_add(b, (int32_t)given, name.at, name.n, TOKEN_ADDED);
     a->id = (int32_t)given;
-    b->token[given].flags |= (uint8_t)(TOKEN_ADDED | (special ? TOKEN_CONTROL : 0));
+    b->token[given].flags |= special ? TOKEN_CONTROL : 0;
     return 0;
 }
 
@@ -85,9 +86,19 @@ static void trie_add(struct trie *t, struct bytes s, int32_t added)
     t->node[at].added = added;
 }
 
-/* Whether a cut before a space or newline could fall inside this token. */
-static bool token_spans(struct bytes s)
+static bool is_ascii(struct bytes s)
 {
+    for (size_t i = 0; i < s.n; i++)
+        if ((unsigned char)s.at[i] >= 0x80)
+            return false;
+    return true;
+}
+
+/* Whether a cut before a space or newline could fall inside this token, or unseen right behind it. */
+static bool token_spans(const struct bpe *b, const struct added *a, struct bytes s)
+{
+    if (a->rstrip || (b->prefixes && a->normalized && !is_ascii(s)))
+        return true;
     for (size_t i = 1; i < s.n; i++)
         if ((s.at[i] == ' ' || s.at[i] == '\n') && s.at[i - 1] != ' ' && s.at[i - 1] != '\n')
             return true;
@@ -102,18 +113,21 @@ int added_build(struct bpe *b)
 
     for (int64_t i = 0; i < b->addeds && !status; i++) {
         const struct added *a = &b->added[i];
-        const struct token *t = &b->token[a->id];
+        struct token *t = &b->token[a->id];
         struct bytes name = { b->text.at + t->name, t->n_name }, s = name;
 
         if (a->normalized)
             status = normalize(b, regex, &s, name, false, room);
         if (status || !s.n)
             continue;
-        if (token_spans(name) || a->rstrip)
+        if (token_spans(b, a, name))
             b->cut_space = b->cut_line = false;
-        trie_add(a->normalized ? &b->normal[1] : &b->raw[1], s, (int32_t)i);
-        if (!(t->flags & TOKEN_CONTROL))
-            trie_add(a->normalized ? &b->normal[0] : &b->raw[0], s, (int32_t)i);
+        trie_add(a->normalized ? &b->normal : &b->raw, s, (int32_t)i);
+        if (s.at == name.at)
+            continue;
+        t->shown = b->text.n;            /* decoding it gives back what was found */
+        t->n_shown = s.n;
+        buffer_add(&b->text, s.at, s.n);
     }
     for (int i = 0; i < 3; i++)
         free(room[i].at);
@@ -152,16 +166,18 @@ static uint32_t before(const unsigned char *first, const unsigned char *p, int *
     return 0;
 }
 
+/* \w of the tool that writes these files: letters, marks, digits, connectors, joiners. */
 static bool is_word(uint32_t code)
 {
     utf8proc_category_t k = utf8proc_category((int32_t)code);
 
-    return code && ((k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC);
+    return code && ((k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC ||
+                    code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9));
 }
 
 int32_t added_next(const struct bpe *b, struct added_walk *w)
 {
-    const struct trie *t = w->normalized ? &b->normal[w->control] : &b->raw[w->control];
+    const struct trie *t = w->normalized ? &b->normal : &b->raw;
     const unsigned char *first = (const unsigned char *)w->text.at, *end = first + w->text.n, *p, *start, *stop;
     uint32_t code = 0;
     size_t n = 0;
@@ -176,6 +192,8 @@ int32_t added_next(const struct bpe *b, struct added_walk *w)
         start = p;
         stop = p + n;
         p = stop - 1;
+        if (!w->control && bpe_is_control(b, a->id))
+            continue;
         if (a->word && (is_word(before(first, start, &k)) || (stop < end && utf8_read(stop, end, &code) && is_word(code))))
             continue;
         while (a->lstrip && start > first + w->taken && pretoken_class(before(first, start, &k)) == CHAR_SPACE && k)

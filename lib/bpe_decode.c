@@ -74,7 +74,7 @@ static int decoder_one(struct bpe *b, const struct json *j, const char *type)
     return 0;
 }
 
-/* GPT-2's alphabet back to bytes; a token with any other character stays as it is. */
+/* GPT-2's alphabet back to bytes; a token with any other character stays as it is, as added ones do. */
 static void show_bytes(struct buffer *out, struct bytes s)
 {
     const unsigned char *p = (const unsigned char *)s.at, *end = p + s.n;
@@ -123,7 +123,7 @@ static struct bytes token_shown(const struct shown *s, struct bytes name, struct
 int decoder_read(struct bpe *b, const struct json *root)
 {
     struct shown s = { .n = 0 };
-    struct buffer two[2] = { { 0 }, { 0 } };
+    struct buffer two[2] = { { 0 }, { 0 } }, spelled = { 0 };
     int status;
 
     b->shown = &s;
@@ -132,19 +132,21 @@ int decoder_read(struct bpe *b, const struct json *root)
     b->shown = NULL;
     for (int32_t id = 0; id < b->vocab && !status; id++) {
         struct token *t = &b->token[id];
-        struct buffer name = { 0 };
-        struct bytes shown;
+        struct bytes from, shown;
 
-        t->shown = t->name;
-        t->n_shown = t->n_name;
-        if (!t->used || (t->flags & TOKEN_ADDED))
+        if (!t->n_shown) {
+            t->shown = t->name;
+            t->n_shown = t->n_name;
+        }
+        if (!t->used || ((t->flags & TOKEN_ADDED) && b->byte_level))
             continue;
-        buffer_add(&name, b->text.at + t->name, t->n_name);      /* b->text grows below */
-        shown = token_shown(&s, (struct bytes){ name.at, name.n }, two);
+        spelled.n = 0;
+        buffer_add(&spelled, b->text.at + t->shown, t->n_shown);     /* b->text moves below */
+        from = (struct bytes){ spelled.at ? spelled.at : "", spelled.n };
+        shown = token_shown(&s, from, two);
         t->shown = b->text.n;
         t->n_shown = shown.n;
         buffer_add(&b->text, shown.at, shown.n);
-        free(name.at);
     }
     for (int i = 0; i < STEPS; i++) {
         free(s.from[i].at);
@@ -152,6 +154,7 @@ int decoder_read(struct bpe *b, const struct json *root)
     }
     free(two[0].at);
     free(two[1].at);
+    free(spelled.at);
     return status;
 }
 

@@ -11,7 +11,7 @@ struct letter { uint32_t code; int32_t id; };                   /* a token of on
 static inline uint64_t pair_hash(uint64_t key) { return (key * 0x9E3779B97F4A7C15u) >> 32; }
 static inline uint64_t letter_hash(uint32_t code) { return code * 0x9E3779B1u >> 8; }
 
-enum { TOKEN_CONTROL = 1, TOKEN_ADDED = 2, TOKEN_MERGES = 4 };  /* MERGES: some merge has it on a side */
+enum { TOKEN_CONTROL = 1, TOKEN_ADDED = 2, TOKEN_MERGES = 4 };  /* ADDED: not in the model; MERGES: on a side of one */
 struct token {
     size_t  name, n_name;                /* in bpe.text, as spelled in the file */
     size_t  shown, n_shown;              /* in bpe.text, as decoded */
@@ -47,8 +47,9 @@ struct bpe {
     int             norms, pres;
     struct added   *added;
     int64_t         addeds;
-    struct trie     raw[2], normal[2];   /* before, after normalizing; [1] with control tokens */
+    struct trie     raw, normal;         /* looked for before and after normalizing */
     bool            cut_space, cut_line; /* bpe_cut may fall before a space, before a newline */
+    bool            prefixes;            /* something is put before a text */
     struct shown   *shown;               /* while the decoder is read */
     bool            strip;               /* decoding drops one space at the start of a text */
 };
