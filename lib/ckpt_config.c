@@ -174,6 +174,8 @@ static int hold(struct held *h, struct config *c, const struct config_said *said
         return -1;
     for (int i = 0; i < c->layers; i++) {
         str_format(h->prefix, sizeof h->prefix, "%s%d.", stem, i);
+        if (strcmp(c->mixer[i], config_mixer(c)))
+            continue;                          /* its parameters are held against their shapes when loaded */
         if (mlp ? hold_palimpsa(h, i) : hold_mamba2(h, i))
             return -1;
     }

@@ -195,10 +195,9 @@ static void read_mixers(struct keys *k, struct config *c)
             fail("%s: mixers: expected the name of a mixer, or a list of %d", k->file, c->layers);
             k->bad = true;
         }
-        if (json_is_array(j))
-            e = json_next(e);
+        e = json_is_array(j) && e ? json_next(e) : e;
     }
-    if (json_is_array(j) && json_count(j) != c->layers) {
+    if (json_is_array(j) && !k->bad && json_count(j) != c->layers) {
         fail("%s: mixers: expected %d names, found %lld", k->file, c->layers, (long long)json_count(j));
         k->bad = true;
     }
@@ -355,7 +354,7 @@ static void read_native(struct keys *k, struct config *c, struct config_said *sa
     said->inner = inner_of(said->expand, c->width);
     if (c->value > 0)
         c->heads = (int)(said->inner / c->value);
-    if (size_of(&ssm, "d_ssm", NULL, said->inner) != said->inner) {
+    if (json_at(ssm.j, "d_ssm") && size_of(&ssm, "d_ssm", NULL, 0) != said->inner) {
         fail("%s: ssm_cfg.d_ssm: only the whole inner width is supported", k->file);
         ssm.bad = true;
     }

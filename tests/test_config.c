@@ -125,6 +125,9 @@ static void test_native(void)
     CHECK(bad("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\", \"headdim\": 48}}", "128", "48", ""));
     CHECK(vocab_padded(50277, 1) == 50277 && vocab_padded(50277, 8) == 50280 && vocab_padded(50277, 16) == 50288);
     CHECK(vocab_padded(50277, 64) == 50304 && vocab_padded(50277, 128) == 50304);
+    CHECK(bad("{\"d_model\": 0, \"n_layer\": 2, \"vocab_size\": 5, \"ssm_cfg\": {\"layer\": \"Mamba2\"}}",
+              "-1", "expand", ""));
+    CHECK(bad("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\", \"d_ssm\": 64}}", "d_ssm", "", ""));
     /* per-group norms and metaplastic layers cannot be said in the other form */
     CHECK(good("{" HF ", \"head_dim\": 16, \"expand\": 2}"));
     c.native = true;
@@ -242,7 +245,7 @@ static void test_mixers(void)
 {
     static const char head[] = "{\"model_type\": \"palimpsa\", \"vocab_size\": 64, \"hidden_size\": 32, "
         "\"num_hidden_layers\": 2, \"num_heads\": 2, \"head_dim\": 8, \"expand_v\": 2, \"intermediate_size\": 96, "
-        "\"beta_step_rank\": 4, \"norm_eps\": 1e-6";
+        "\"beta_step_rank\": 4, \"conv_size\": 4, \"norm_eps\": 1e-6";
     static const struct { const char *tail, *first, *second; } cases[] = {
         { "}", "palimpsa", "palimpsa" },
         { ", \"mixers\": \"other\"}", "other", "other" },
@@ -253,16 +256,16 @@ static void test_mixers(void)
     };
 
     for (size_t i = 0; i < LEN(cases); i++) {
-        struct config c, again;
+        struct config first, again;
         char text[1024], *out;
         int status;
         snprintf(text, sizeof text, "%s%s", head, cases[i].tail);
-        status = config_parse(&c, text, strlen(text), "mixers.json");
+        status = config_parse(&first, text, strlen(text), "mixers.json");
         CHECK(status == (cases[i].first ? 0 : -1));
         if (status)
             continue;
-        CHECK(!strcmp(c.mixer[0], cases[i].first) && !strcmp(c.mixer[1], cases[i].second));
-        out = config_text(&c);
+        CHECK(!strcmp(first.mixer[0], cases[i].first) && !strcmp(first.mixer[1], cases[i].second));
+        out = config_text(&first);
         CHECK(!strstr(out, "mixers") == !strcmp(cases[i].second, "palimpsa"));
         CHECK(!config_parse(&again, out, strlen(out), "again") && !strcmp(again.mixer[1], cases[i].second));
         free(out);
