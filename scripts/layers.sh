@@ -14,11 +14,11 @@ level_of() {
     esac
     module=$(basename "${1%.*}")
     case ${module%%_*} in
-    base | json | rng | sha256 | half | utf8 | simd) echo 0 ;;
+    base | json | rng | sha256 | half | utf8 | simd | vmath) echo 0 ;;
     tensor | arena | seqs | config | safetensors | pickle) echo 1 ;;
-    dev | op | ops | scan | comm | check | memory) echo 2 ;;
+    dev | op | ops | scan | comm | check | memory | tile) echo 2 ;;
     param | layer | mixer) echo 3 ;;
-    model | optim | schedule | loader | shard | bpe | pretoken | ckpt | convert) echo 4 ;;
+    model | optim | schedule | loader | shard | bpe | pretoken | source | jsonl | documents | tokenize | ckpt | convert) echo 4 ;;
     train | session | sample | verify | metrics | task | plot | opened | nll | plasticity) echo 5 ;;
     *) echo unknown ;;
     esac
