@@ -1,0 +1,211 @@
+/* linear_states.cu - the memories between the tiles of the linear scan, and their gradients.
+ *
+ *   S_end = sum_s exp(L_end - L_s) v_s k_s' + exp(L_end) S       G_start = sum_t exp(L_t) scale do_t q_t' + exp(L_end) G
+ *
+ * First every tile leaves its own sum where the next tile (backward: the one before) will look for it, then
+ * a chain over the tiles adds what remains of the earlier ones. Only documents that cross the border count;
+ * a document that begins with a tile brings its own memory, and one that ends with it its own gradient. */
+#include "linear.cuh"
+
+enum outer { SLOT, NEXT, CARRY, GSTATE };
+
+/* Tokens [a,b) of a tile, counted from its start, make dst = their sum + what remains of base. */
+struct range { int64_t t0; int a, b; const float *base; float *dst; };
+
+__device__ inline void copy_memory(float *to, const float *from, int n)
+{
+    for (int i = threadIdx.x; i < n; i += THREADS)
+        to[i] = from ? from[i] : 0.f;
+}
+
+__device__ inline struct range slot_range(const struct linear &x, int64_t tile, int h)
+{
+    const int64_t t0 = tile * TILE, t1 = min(t0 + TILE, x.T);
+    const int d0 = x.seq[t0], d1 = x.seq[t1 - 1];
+
+    if (x.start[d0] == t0) {
+        copy_memory(memory_in(x, x.slot, tile, h), memory_of(x, x.state, d0, h), x.V * x.K);
+        x.keep_slot[tile * x.H + h] = 0.f;
+    }
+    if (x.start[d1 + 1] <= t1)
+        return {};
+    const bool inside = x.start[d1] > t0;
+    return { t0, inside ? (int)(x.start[d1] - t0) : 0, (int)(t1 - t0), inside ? memory_of(x, x.state, d1, h) : NULL,
+             memory_in(x, x.slot, tile + 1, h) };
+}
+
+__device__ inline struct range carry_range(const struct linear &x, int64_t tile, int h)
+{
+    const int64_t t0 = tile * TILE, t1 = min(t0 + TILE, x.T);
+    const int d0 = x.seq[t0], d1 = x.seq[t1 - 1];
+
+    if (x.start[d1 + 1] == t1) {
+        copy_memory(memory_in(x, x.carry, tile, h), memory_of(x, x.gnext, d1, h), x.V * x.K);
+        x.keep_carry[tile * x.H + h] = 0.f;
+    }
+    if (x.start[d0] >= t0)
+        return {};
+    const bool inside = x.start[d0 + 1] < t1;
+    return { t0, 0, (int)(inside ? x.start[d0 + 1] - t0 : t1 - t0), inside ? memory_of(x, x.gnext, d0, h) : NULL,
+             memory_in(x, x.carry, tile - 1, h) };
+}
+
+/* The memory after document n: next. The gradient before it: gstate. */
+template <int MODE> __device__ inline struct range edge_range(const struct linear &x, int n, int h)
+{
+    const int64_t from = x.start[n], to = x.start[n + 1];
+    float *dst = memory_of(x, MODE == NEXT ? x.next : x.gstate, n, h);
+    const float *far = memory_of(x, MODE == NEXT ? x.state : x.gnext, n, h);
+
+    if (from == to) {
+        copy_memory(dst, far, x.V * x.K);
+        return {};
+    }
+    const int64_t tile = MODE == NEXT ? (to - 1) / TILE : from / TILE, t0 = tile * TILE, t1 = min(t0 + TILE, x.T);
+    if (MODE == NEXT)
+        return { t0, (int)(max(from, t0) - t0), (int)(to - t0), from < t0 ? memory_in(x, x.slot, tile, h) : far, dst };
+    return { t0, (int)(from - t0), (int)(min(to, t1) - t0), to > t1 ? memory_in(x, x.carry, tile, h) : far, dst };
+}
+
+/* One block per head of a tile, or of a document. */
+template <int MODE, typename X>
+__global__ void __launch_bounds__(THREADS) outer_kernel(const __grid_constant__ struct linear x)
+{
+    extern __shared__ __align__(16) bf16 room[];
+    __shared__ struct tile w;
+    constexpr bool forward = MODE == SLOT || MODE == NEXT;
+    constexpr int  P = planes<X>();
+    const int h = (int)(blockIdx.x % x.H);
+    const int64_t unit = blockIdx.x / x.H;
+    const struct range r = MODE == SLOT ? slot_range(x, unit, h) : MODE == CARRY ? carry_range(x, unit, h)
+                         : edge_range<MODE>(x, (int)unit, h);
+    if (!r.dst)
+        return;
+
+    const struct tensor &A = forward ? x.v : x.go, &B = forward ? x.k : x.q;
+    const int hb = (int)((int64_t)h * B.dim[1] / x.H);
+    const struct operand a = { room, x.Vp + 8, TILE * (x.Vp + 8) };
+    const struct operand b = { room + P * a.plane, x.Kp + 8, TILE * (x.Kp + 8) };
+    stage<X>(room, a.ld, A, r.t0, (int)min((int64_t)TILE, x.T - r.t0), h, 0, x.V, x.Vp, x.wide_v);
+    tile_open(&w, x, r.t0, h);
+
+    const float left = remains(&w, r.a, r.b);
+    if (MODE == SLOT && threadIdx.x == 0)
+        x.keep_slot[(unit + 1) * x.H + h] = r.a == 0 ? left : 0.f;
+    if (MODE == CARRY && threadIdx.x == 0)
+        x.keep_carry[(unit - 1) * x.H + h] = r.b == w.n ? left : 0.f;
+    for (int i = threadIdx.x; i < TILE * x.Kp / 8; i += THREADS) {       /* B times its weights: always hi + lo */
+        const int s = i / (x.Kp / 8), c = i % (x.Kp / 8) * 8;
+        float u[8] = {};
+        if (s >= r.a && s < r.b && c < x.K) {
+            const float weight = forward ? remains(&w, s + 1, r.b) : x.scale * remains(&w, r.a, s + 1);
+            get_eight<X>(u, (const X *)B.data + (r.t0 + s) * B.row + (int64_t)hb * x.K, c, x.K, x.wide_k);
+            for (int j = 0; j < 8; j++)
+                u[j] *= weight;
+        }
+        put_split<2>((bf16 *)b.at + s * b.ld + c, b.plane, u);
+    }
+    copies_wait();
+    __syncthreads();
+
+    const int down = x.Vp / 16, across = (x.Kp + 31) / 32;
+    for (int i = threadIdx.x / 32; i < down * across; i += THREADS / 32) {       /* pieces of 16 x 32 */
+        const int v = i % down * 16, k = i / down * 32;
+        float c[4][4] = {};
+        for (int s = 0; s < TILE / 16; s++) {
+            uint32_t fa[P][4], fb[2][4];
+            frag_a<P, true>(fa, a, v, 16 * s);
+            for (int n = 0; n < 2; n++)
+                if (k + 16 * n < x.Kp) {
+                    frag_b<2, false>(fb, b, 16 * s, k + 16 * n);
+                    product<P, 2>(c[2 * n], c[2 * n + 1], fa, fb);
+                }
+        }
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            const int row = v + threadIdx.x % 32 / 4 + e % 2 * 8, col = k + e / 2 * 8 + threadIdx.x % 4 * 2;
+            const int64_t at = (int64_t)row * x.K + col;
+            float u[2] = { c[e / 2][e % 2 * 2], c[e / 2][e % 2 * 2 + 1] };
+            for (int j = 0; j < 2; j++)
+                if (r.base && row < x.V && col + j < x.K)
+                    u[j] += left * r.base[at + j];
+            if (row < x.V && col < x.K && x.wide_m)
+                store_n<2>(r.dst + at, u);
+            else
+                for (int j = 0; j < 2; j++)
+                    if (row < x.V && col + j < x.K)
+                        r.dst[at + j] = u[j];
+        }
+    }
+}
+
+/* One thread per element of a memory walks over the tiles; step is -1 in backward. Sixteen loads go ahead. */
+__global__ void __launch_bounds__(THREADS)
+chain_kernel(float *memory, const float *keep, int64_t tiles, int64_t size, int64_t VK, int64_t H, bool back)
+{
+    const int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x, h = e / VK;
+    float S = 0.f;
+
+    if (e >= size)
+        return;
+    for (int64_t c0 = 0; c0 < tiles; c0 += 16) {
+        float u[16], f[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const int64_t c = back ? tiles - 1 - c0 - i : c0 + i;
+            u[i] = c0 + i < tiles ? memory[c * size + e] : 0.f;
+            f[i] = c0 + i < tiles ? keep[c * H + h] : 0.f;
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const int64_t c = back ? tiles - 1 - c0 - i : c0 + i;
+            S = f[i] != 0.f ? f[i] * S + u[i] : u[i];
+            if (f[i] != 0.f)
+                memory[c * size + e] = S;
+        }
+    }
+}
+
+template <int MODE, typename X>
+static void outer_launch(struct dev *d, const struct linear *x, int64_t units)
+{
+    const int bytes = (int)sizeof(bf16) * TILE * (planes<X>() * (x->Vp + 8) + 2 * (x->Kp + 8));
+
+    if (units == 0)
+        return;
+    CUDA(cudaFuncSetAttribute(outer_kernel<MODE, X>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    outer_kernel<MODE, X><<<(unsigned)(units * x->H), THREADS, (size_t)bytes, stream_of(d)>>>(*x);
+    CUDA(cudaGetLastError());
+}
+
+static void chain_launch(struct dev *d, const struct linear *x, float *memory, const float *keep, bool back)
+{
+    const int64_t tiles = ceil_div(x->T, TILE), VK = (int64_t)x->V * x->K, size = x->H * VK;
+
+    if (tiles < 2)
+        return;
+    chain_kernel<<<(unsigned)ceil_div(size, THREADS), THREADS, 0, stream_of(d)>>>(memory, keep, tiles, size, VK, x->H, back);
+    CUDA(cudaGetLastError());
+}
+
+void linear_slots(struct dev *d, const struct linear *x, enum dtype type)
+{
+    FOR_TYPE(type, X, outer_launch<SLOT, X>(d, x, ceil_div(x->T, TILE)));
+    chain_launch(d, x, x->slot, x->keep_slot, false);
+}
+
+void linear_next(struct dev *d, const struct linear *x, enum dtype type, int64_t N)
+{
+    FOR_TYPE(type, X, outer_launch<NEXT, X>(d, x, N));
+}
+
+void linear_carries(struct dev *d, const struct linear *x, enum dtype type)
+{
+    FOR_TYPE(type, X, outer_launch<CARRY, X>(d, x, ceil_div(x->T, TILE)));
+    chain_launch(d, x, x->carry, x->keep_carry, true);
+}
+
+void linear_gstate(struct dev *d, const struct linear *x, enum dtype type, int64_t N)
+{
+    FOR_TYPE(type, X, outer_launch<GSTATE, X>(d, x, N));
+}
