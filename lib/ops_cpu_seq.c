@@ -57,6 +57,15 @@ static void conv_inputs(const float *from[TAPS], struct tensor x, struct tensor 
     }
 }
 
+/* A strip of a row is too short for the processor to see where the next one begins. */
+static void fetch_ahead(struct tensor x, int64_t t, int64_t c0, int64_t m)
+{
+    enum { AHEAD = 4, LINE = 16 };
+
+    for (int64_t c = 0; t + AHEAD < x.dim[0] && c < m; c += LINE)
+        __builtin_prefetch(row(x, t + AHEAD) + c0 + c);
+}
+
 /* The sequence that token t of the row is in: the last that starts at or before it and is not empty. */
 static int seq_at(const struct seqs *s, int64_t t)
 {
@@ -104,6 +113,7 @@ void conv_cpu(struct dev *d, struct tensor y, struct tensor next, struct tensor 
         for (int n = seq_at(s, t); t < to; t++) {
             while (t >= s->start[n + 1])
                 n++;
+            fetch_ahead(x, t, c0, m);
             conv_inputs(from, x, state, W, n, s->start[n], t, c0);
             conv_token(row(y, t) + c0, taps, b, from, W, m);
         }
@@ -197,6 +207,9 @@ static void conv_bwd_strip(struct tensor dx, struct tensor dw, struct tensor dbi
         int64_t start = s->start[n], to = s->start[n + 1];
 
         for (int64_t t = start; t < to; t++) {
+            fetch_ahead(x, t, c0, m);
+            fetch_ahead(dy, t, c0, m);
+            fetch_ahead(dx, t, c0, m);
             conv_inputs(from, x, (struct tensor){ 0 }, W, n, start, t, c0);
             conv_bwd_token(&p, row(dy, t) + c0, from, t, W, m);
             if (t - (W - 1) >= start)
