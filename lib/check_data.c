@@ -233,37 +233,40 @@ static unsigned char *image(const struct layout *l, const void *p)
     return l->dev.kind == DEV_CUDA ? l->host + ((const char *)p - l->block.base) : (unsigned char *)(uintptr_t)p;
 }
 
+static int64_t inner_of(struct tensor t)
+{
+    return t.dim[1] * t.dim[2] * t.dim[3];
+}
+
+/* from NULL: value everywhere. */
 static void tensor_write(const struct layout *l, struct tensor t, const float *from, float value)
 {
-    int64_t inner = tensor_count(t) / (t.dim[0] ? t.dim[0] : 1);
-
-    for (int64_t i = 0; t.data && i < t.dim[0]; i++)
-        for (int64_t j = 0; j < inner; j++) {
-            float y = from ? from[i * inner + j] : value;
-            unsigned char *to = image(l, t.data) + (size_t)(i * t.row + j) * dtype_size(t.type);
-            uint16_t half = bf16_of(y);
-            memcpy(to, t.type == BF16 ? (const void *)&half : &y, dtype_size(t.type));
+    for (int64_t i = 0; t.data && i < t.dim[0]; i++) {
+        unsigned char *to = image(l, t.data) + (size_t)(i * t.row) * dtype_size(t.type);
+        for (int64_t j = 0; j < inner_of(t); j++) {
+            float y = from ? from[i * inner_of(t) + j] : value;
+            if (t.type == BF16)
+                ((uint16_t *)(void *)to)[j] = bf16_of(y);
+            else
+                ((float *)(void *)to)[j] = y;
         }
+    }
 }
 
 /* Takes the values out, if y, and leaves poison behind. True if nothing has changed them. */
 static bool tensor_read(const struct layout *l, struct tensor t, float *y)
 {
-    int64_t inner = tensor_count(t) / (t.dim[0] ? t.dim[0] : 1);
-    size_t size = dtype_size(t.type);
     bool same = true;
 
-    for (int64_t i = 0; t.data && i < t.dim[0]; i++)
-        for (int64_t j = 0; j < inner; j++) {
-            unsigned char *from = image(l, t.data) + (size_t)(i * t.row + j) * size;
-            float value;
-            uint16_t half;
-            memcpy(t.type == BF16 ? (void *)&half : &value, from, size);
-            if (y)
-                y[i * inner + j] = t.type == BF16 ? float_of_bf16(half) : value;
-            same = same && !memcmp(from, l->sent + (from - image(l, l->block.base)), size);
-            memset(from, 0xff, size);
-        }
+    for (int64_t i = 0; t.data && i < t.dim[0]; i++) {
+        unsigned char *from = image(l, t.data) + (size_t)(i * t.row) * dtype_size(t.type);
+        size_t bytes = (size_t)inner_of(t) * dtype_size(t.type);
+        for (int64_t j = 0; y && j < inner_of(t); j++)
+            y[i * inner_of(t) + j] = t.type == BF16 ? float_of_bf16(((const uint16_t *)(const void *)from)[j])
+                                                    : ((const float *)(const void *)from)[j];
+        same = same && !memcmp(from, l->sent + (from - image(l, l->block.base)), bytes);
+        memset(from, 0xff, bytes);
+    }
     return same;
 }
 

@@ -2,6 +2,9 @@
 #ifndef SCAN_HOST_H
 #define SCAN_HOST_H
 #include "scan.h"
+#include "simd.h"
+
+enum { SCAN_PAD = 16 };      /* K is padded to so many floats: full vectors on any machine */
 
 static inline float *row(struct tensor t, int64_t token, int64_t head)
 {
@@ -50,6 +53,28 @@ static inline void rows_clear(struct tensor t)
         memset(row(t, i, 0), 0, (size_t)(t.dim[1] * t.dim[2]) * sizeof(float));
 }
 
+/* How many threads a row is worth; results do not depend on it. */
+static inline int scan_threads(const struct dev *d, const struct scan_io *x)
+{
+    int64_t worth = 1 + tensor_count(x->v) * x->k.dim[2] / 65536;
+
+    return d->threads > worth ? (int)worth : d->threads > 0 ? d->threads : 1;
+}
+
+static inline int64_t scan_padded(int64_t n)
+{
+    return (n + SCAN_PAD - 1) / SCAN_PAD * SCAN_PAD;
+}
+
+/* Cuts the next floats off a piece of scratch. */
+static inline float *scan_cut(float **scratch, int64_t floats)
+{
+    float *p = *scratch;
+
+    *scratch += floats;
+    return p;
+}
+
 /* Tokens [from,to) of a piece of the row that belong to sequence n; first, last: they are its first, its last. */
 struct segment { int64_t n; int from, to; bool first, last; };
 
@@ -57,4 +82,15 @@ struct segment { int64_t n; int from, to; bool first, last; };
 int scan_segments(struct segment *seg, const struct seqs *s, int64_t from, int64_t to);
 /* Memory out = memory in, for the sequences without a token. */
 void scan_pass_empty(const struct seqs *s, struct tensor to, struct tensor from);
+
+/* Heads that share q or k, and blocks of rows of a memory, add up their dq, dk and ddecay. To do so in
+ * a fixed order, each unit of work (one block of one head) leaves its part in scratch, tile by tile. */
+struct scan_sums { int64_t heads, blocks, width, tiles; float *scratch; };    /* width: K padded; tiles: between two sums */
+struct scan_part { float *dq, *dk, *ddecay; };                               /* [SEQ_TILE,width] x2, [SEQ_TILE] */
+
+struct scan_sums scan_sums_of(const struct seqs *s, const struct scan_io *x, int64_t blocks);
+int64_t          scan_sums_floats(struct scan_sums u);
+struct scan_part scan_part_of(struct scan_sums u, int64_t unit, int64_t tile);
+/* By all threads of a parallel region: the tokens of tiles [first, first + tiles). */
+void scan_sums_add(struct scan_sums u, const struct seqs *s, const struct scan_io *x, const struct scan_io *g, int64_t first);
 #endif

@@ -15,8 +15,7 @@
 #include <omp.h>
 
 enum { STEP = 16, STEPS = SEQ_TILE / STEP };
-enum { PAD = 16, BLOCK = 32 };           /* floats a row is padded to; most rows in a unit */
-enum { SHARES = 16 << 20 };              /* bytes of scratch for sums over units, if several tiles fit */
+enum { BLOCK = 32 };                     /* most rows in a unit */
 
 struct cell { lanes M, J; };             /* LANES entries of a memory, or of its adjoint */
 struct pair { lanes q, k; };             /* LANES entries of a query and a key, or of their gradients */
@@ -24,24 +23,16 @@ struct pair { lanes q, k; };             /* LANES entries of a query and a key, 
 struct split {
     int64_t H, V, K, n;                  /* n: vectors in a row of a memory */
     int64_t blocks, rows, units;         /* units of a head, rows in a unit, units */
-    int64_t tiles;                       /* of backward between two sums over units */
 };
 
-static int64_t tile_share_floats(struct split p)
-{
-    return SEQ_TILE * (2 * p.n * LANES + 1);
-}
-
-static struct split split_of(const struct seqs *s, const struct scan_io *x)
+static struct split split_of(const struct scan_io *x)
 {
     struct split p = { .H = x->v.dim[1], .V = x->v.dim[2], .K = x->k.dim[2] };
 
-    p.n      = (p.K + PAD - 1) / PAD * (PAD / LANES);
+    p.n      = scan_padded(p.K) / LANES;
     p.blocks = (p.V + BLOCK - 1) / BLOCK;
     p.rows   = (p.V + p.blocks - 1) / p.blocks;
     p.units  = p.H * p.blocks;
-    p.tiles  = SHARES / (p.units * tile_share_floats(p) * (int64_t)sizeof(float));
-    p.tiles  = p.tiles < 1 ? 1 : p.tiles < seqs_tiles(s) ? p.tiles : seqs_tiles(s);
     return p;
 }
 
@@ -61,29 +52,19 @@ struct unit {
     int64_t      h, row0, rows;              /* its head, its first row */
     float        Ip;
     struct cell *memory;                     /* [rows, n] on the way forward */
-    struct cell *history;                    /* [STEP, n] of one row, before each token (backward only) */
+    /* backward only */
+    struct cell *history;                    /* [STEP, n] of one row, before each token */
+    struct cell *adjoint;                    /* [rows, n] on the way back */
+    struct pair *dqk;                        /* [STEP, n] sums over rows */
     struct step  step[STEPS];                /* forward uses only one */
 };
-
-static int threads_of(const struct dev *d)
-{
-    return d->threads > 0 ? d->threads : 1;
-}
 
 static int64_t unit_floats(struct split p, bool backward)
 {
     int64_t width = p.n * LANES, steps = backward ? STEPS : 1;
 
-    return 2 * p.rows * width + (backward ? 2 * STEP * width : 0)
+    return 2 * p.rows * width + (backward ? 4 * STEP * width : 0)
          + steps * (2 * STEP * width + 4 * p.rows * STEP + (backward ? 2 * p.rows * width : 0));
-}
-
-static float *part(float **scratch, int64_t floats)
-{
-    float *p = *scratch;
-
-    *scratch += floats;
-    return p;
 }
 
 static struct unit unit_of(struct split p, float *scratch, bool backward)
@@ -91,16 +72,17 @@ static struct unit unit_of(struct split p, float *scratch, bool backward)
     struct unit u = { .p = p };
     int64_t width = p.n * LANES;
 
-    u.memory = (struct cell *)part(&scratch, 2 * p.rows * width);
-    u.history = backward ? (struct cell *)part(&scratch, 2 * STEP * width) : NULL;
+    u.memory = (struct cell *)scan_cut(&scratch, 2 * p.rows * width);
+    u.history = (struct cell *)scan_cut(&scratch, backward ? 2 * STEP * width : 0);
+    u.dqk = (struct pair *)scan_cut(&scratch, backward ? 2 * STEP * width : 0);
     for (int i = 0; i < (backward ? STEPS : 1); i++) {
         struct step *y = &u.step[i];
-        y->qk     = (struct pair *)part(&scratch, 2 * STEP * width);
-        y->v      = part(&scratch, p.rows * STEP);
-        y->b      = part(&scratch, p.rows * STEP);
-        y->mean   = part(&scratch, p.rows * STEP);
-        y->var    = part(&scratch, p.rows * STEP);
-        y->before = backward ? (struct cell *)part(&scratch, 2 * p.rows * width) : NULL;
+        y->qk     = (struct pair *)scan_cut(&scratch, 2 * STEP * width);
+        y->v      = scan_cut(&scratch, p.rows * STEP);
+        y->b      = scan_cut(&scratch, p.rows * STEP);
+        y->mean   = scan_cut(&scratch, p.rows * STEP);
+        y->var    = scan_cut(&scratch, p.rows * STEP);
+        y->before = (struct cell *)scan_cut(&scratch, backward ? 2 * p.rows * width : 0);
     }
     return u;
 }
@@ -120,10 +102,10 @@ static void weave(lanes *to, const float *from, int strand, struct split p)
         to[2 * i + strand] = lanes_load(from ? from + i * LANES : NULL, from ? p.K - i * LANES : 0);
 }
 
-static void unweave(float *to, const lanes *from, int strand, struct split p)
+static void unweave(float *to, const lanes *from, int strand, int64_t K)
 {
-    for (int64_t i = 0; i < p.n; i++)
-        lanes_store(to + i * LANES, from[2 * i + strand], p.K - i * LANES);
+    for (int64_t i = 0; i * LANES < K; i++)
+        lanes_store(to + i * LANES, from[2 * i + strand], K - i * LANES);
 }
 
 /* Row r of the unit in a state tensor; NULL when the tensor is absent. */
@@ -142,7 +124,7 @@ static void state_store(const struct tensor t[2], int64_t n, const struct unit *
 {
     for (int i = 0; i < 2; i++)
         if (t[i].data)
-            unweave(state_row(t[i], n, u, r), (const lanes *)from, i, u->p);
+            unweave(state_row(t[i], n, u, r), (const lanes *)from, i, u->p.K);
 }
 
 /* A row of a memory needs its entry of v at every token: columns of [T,H,V] become rows here. */
@@ -219,12 +201,13 @@ static void row_forward(const struct unit *u, const struct step *y, const struct
 
 static void palimpsa_forward_cpu(struct dev *d, const struct seqs *s, const struct scan_io *x, void *scratch)
 {
-    const struct split p = split_of(s, x);
+    const struct split p = split_of(x);
 
     scan_pass_empty(s, x->next[0], x->state[0]);
     scan_pass_empty(s, x->next[1], x->state[1]);
-#pragma omp parallel num_threads(threads_of(d))
+#pragma omp parallel num_threads(scan_threads(d, x))
     {
+        unsigned old = flush_subnormals();
         struct unit u = unit_of(p, (float *)scratch + omp_get_thread_num() * unit_floats(p, false), false);
         struct step *y = &u.step[0];
 #pragma omp for schedule(dynamic)
@@ -238,41 +221,8 @@ static void palimpsa_forward_cpu(struct dev *d, const struct seqs *s, const stru
                 columns_store(x->var, &u, y, y->var, x->scale);
             }
         }
+        flush_restore(old);
     }
-}
-
-/* What a unit carries from tile to tile, and its part of the sums over units. */
-struct share {
-    struct cell *adjoint;                    /* [rows, n] */
-    double      *prior;                      /* of all tiles */
-    struct pair *dqk;                        /* [SEQ_TILE, n] of one tile */
-    float       *ddecay;                     /* [SEQ_TILE] */
-};
-
-static int64_t share_floats(struct split p)
-{
-    return 2 * p.rows * p.n * LANES + PAD + p.tiles * tile_share_floats(p);
-}
-
-/* tile: which of the tiles between two sums. */
-static struct share share_of(struct split p, void *scratch, int64_t unit, int64_t tile)
-{
-    float *at = (float *)scratch + unit * share_floats(p);
-    struct share z;
-
-    z.adjoint = (struct cell *)part(&at, 2 * p.rows * p.n * LANES);
-    z.prior   = (double *)(void *)part(&at, PAD);
-    at += tile * tile_share_floats(p);
-    z.dqk     = (struct pair *)part(&at, 2 * SEQ_TILE * p.n * LANES);
-    z.ddecay  = at;
-    return z;
-}
-
-static int64_t palimpsa_scratch_cpu(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward)
-{
-    struct split p = split_of(s, x);
-
-    return 4 * (threads_of(d) * unit_floats(p, backward) + (backward ? p.units * share_floats(p) : 0));
 }
 
 static void advance(struct cell *to, const struct cell *from, const struct pair *x, float a, float v, float b, int64_t n)
@@ -332,16 +282,16 @@ struct row_sums { lanes decay[STEP], prior; };
 
 /* The tokens of one segment from last to first, for row r; leaves dv, db where v, b were. */
 static inline __attribute__((always_inline)) void segment_backward(
-    struct row_sums *sum, const struct unit *u, const struct step *y, struct cell *g, struct pair *dqk,
-    const struct segment *seg, int64_t r, bool var)
+    struct row_sums *sum, const struct unit *u, const struct step *y, const struct segment *seg, int64_t r, bool var)
 {
     const int64_t n = u->p.n;
+    struct cell *g = u->adjoint + r * n;
     lanes prior = sum->prior;
 
     for (int t = seg->to - 1; t >= seg->from; t--) {
         const struct pair *x = y->qk + t * n;
         const struct cell *m = u->history + t * n;
-        struct pair *dx = dqk + t * n;
+        struct pair *dx = u->dqk + t * n;
         const int64_t at = r * STEP + t;
         const float a = y->a[t], v = y->v[at], b = y->b[at], go = y->mean[at], gv = y->var[at], Ip = u->Ip;
         lanes dv = { 0 }, db = { 0 }, dd = sum->decay[t];
@@ -370,10 +320,10 @@ static inline __attribute__((always_inline)) void segment_backward(
     sum->prior = prior;
 }
 
-static void row_backward(struct row_sums *sum, const struct unit *u, const struct step *y, const struct share *z,
-                         struct pair *dqk, const struct scan_io *x, const struct scan_io *g, int64_t r)
+static void row_backward(struct row_sums *sum, const struct unit *u, const struct step *y, const struct scan_io *x,
+                         const struct scan_io *g, int64_t r)
 {
-    struct cell *adjoint = z->adjoint + r * u->p.n;
+    struct cell *adjoint = u->adjoint + r * u->p.n;
 
     for (const struct segment *seg = y->seg; seg < y->seg + y->segments; seg++)
         segment_forward(u, y, x, seg, r);
@@ -381,104 +331,115 @@ static void row_backward(struct row_sums *sum, const struct unit *u, const struc
         if (seg->last)
             state_load(adjoint, g->next, seg->n, u, r);
         if (g->var.data)
-            segment_backward(sum, u, y, adjoint, dqk, seg, r, true);
+            segment_backward(sum, u, y, seg, r, true);
         else
-            segment_backward(sum, u, y, adjoint, dqk, seg, r, false);
+            segment_backward(sum, u, y, seg, r, false);
         if (seg->first)
             state_store(g->state, seg->n, u, r, adjoint);
     }
 }
 
-static void step_backward(const struct unit *u, const struct step *y, const struct share *z, const struct scan_io *x,
-                          const struct scan_io *g)
+static void step_backward(const struct unit *u, const struct step *y, struct scan_part part, double *prior,
+                          const struct scan_io *x, const struct scan_io *g)
 {
+    const int64_t first = y->from % SEQ_TILE, width = u->p.n * LANES;
     struct row_sums sum = { .prior = { 0 } };
-    int first = (int)(y->from % SEQ_TILE);
-    struct pair *dqk = z->dqk + first * u->p.n;
 
     columns_load(y->mean, u, y, g->o, x->scale);
     columns_load(y->var, u, y, g->var, x->scale);
-    memset(dqk, 0, (size_t)(y->tokens * u->p.n) * sizeof *dqk);
+    memset(u->dqk, 0, (size_t)(y->tokens * u->p.n) * sizeof *u->dqk);
     for (int64_t r = 0; r < u->rows; r++)
-        row_backward(&sum, u, y, z, dqk, x, g, r);
-    for (int t = 0; t < y->tokens; t++)
-        z->ddecay[first + t] = lanes_sum(sum.decay[t]);
-    *z->prior += lanes_sum(sum.prior);
+        row_backward(&sum, u, y, x, g, r);
+    for (int t = 0; t < y->tokens; t++) {
+        part.ddecay[first + t] = lanes_sum(sum.decay[t]);
+        unweave(part.dq + (first + t) * width, (const lanes *)(u->dqk + t * u->p.n), 0, width);
+        unweave(part.dk + (first + t) * width, (const lanes *)(u->dqk + t * u->p.n), 1, width);
+    }
+    *prior += lanes_sum(sum.prior);
     columns_store(g->v, u, y, y->v, 1);
     columns_store(g->beta, u, y, y->b, 1);
 }
 
-/* dq or dk (strand 0 or 1) of one token: the parts of the units of heads [h0,h1), in a fixed order. */
-static void sum_rows(float *to, struct split p, void *scratch, int64_t tile, int t, int64_t h0, int64_t h1, int strand)
+/* What a unit carries from tile to tile: its adjoint, and the gradient of the prior. */
+static int64_t carry_floats(struct split p)
 {
-    for (int64_t i = 0; i < p.n; i++) {
-        lanes sum = { 0 };
-        for (int64_t unit = h0 * p.blocks; unit < h1 * p.blocks; unit++)
-            sum += ((const lanes *)(share_of(p, scratch, unit, tile).dqk + t * p.n))[2 * i + strand];
-        lanes_store(to + i * LANES, sum, p.K - i * LANES);
-    }
+    return 2 * p.rows * p.n * LANES + SCAN_PAD;
 }
 
-static void sum_token(struct split p, void *scratch, const struct scan_io *x, const struct scan_io *g,
-                      int64_t token, int64_t tile)
-{
-    int64_t each_q = p.H / x->q.dim[1], each_k = p.H / x->k.dim[1];
-    int t = (int)(token % SEQ_TILE);
+struct backward { struct scan_sums sums; float *carry, *units; };
 
-    for (int64_t h = 0; g->q.data && h < x->q.dim[1]; h++)
-        sum_rows(row(g->q, token, h), p, scratch, tile, t, h * each_q, (h + 1) * each_q, 0);
-    for (int64_t h = 0; g->k.data && h < x->k.dim[1]; h++)
-        sum_rows(row(g->k, token, h), p, scratch, tile, t, h * each_k, (h + 1) * each_k, 1);
-    for (int64_t h = 0; g->decay.data && h < p.H; h++) {
-        float sum = 0;
-        for (int64_t unit = h * p.blocks; unit < (h + 1) * p.blocks; unit++)
-            sum += share_of(p, scratch, unit, tile).ddecay[t];
-        *row(g->decay, token, h) = sum;
-    }
+static struct backward backward_of(const struct seqs *s, const struct scan_io *x, float *scratch)
+{
+    struct split p = split_of(x);
+    struct backward b = { .sums = scan_sums_of(s, x, p.blocks) };
+
+    b.sums.scratch = scan_cut(&scratch, scan_sums_floats(b.sums));
+    b.carry = scan_cut(&scratch, p.units * carry_floats(p));
+    b.units = scratch;
+    return b;
 }
 
-/* Tiles [first, last), by all threads; afterwards their sums over units. */
-static void tiles_backward(struct unit *u, const struct seqs *s, const struct scan_io *x, const struct scan_io *g,
-                           void *scratch, int64_t first, int64_t last)
+static int64_t palimpsa_scratch_cpu(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward)
 {
-    const struct split p = u->p;
-    int64_t end = last * SEQ_TILE < s->tokens ? last * SEQ_TILE : s->tokens;
+    struct split p = split_of(x);
+    int64_t floats = scan_threads(d, x) * unit_floats(p, backward);
 
-#pragma omp for schedule(dynamic)
+    if (backward)
+        floats += scan_sums_floats(scan_sums_of(s, x, p.blocks)) + p.units * carry_floats(p);
+    return 4 * floats;
+}
+
+/* Tiles [first, last) of one unit. */
+static void unit_backward(struct unit *u, const struct backward *b, const struct seqs *s, const struct scan_io *x,
+                          const struct scan_io *g, int64_t unit, int64_t first, int64_t last)
+{
+    float *carry = b->carry + unit * carry_floats(u->p);
+    double *prior = (double *)(void *)scan_cut(&carry, SCAN_PAD);
+
+    u->adjoint = (struct cell *)carry;
+    unit_open(u, x, unit);
+    if (last == seqs_tiles(s))
+        *prior = 0;
+    for (int64_t tile = last - 1; tile >= first; tile--)
+        for (int i = tile_open(u, s, x, tile) - 1; i >= 0; i--)
+            step_backward(u, &u->step[i], scan_part_of(b->sums, unit, tile), prior, x, g);
+}
+
+static void add_prior(struct tensor grad, const struct scan_io *x, const struct backward *b)
+{
+    struct split p = split_of(x);
+
     for (int64_t unit = 0; unit < p.units; unit++) {
-        unit_open(u, x, unit);
-        for (int64_t tile = last - 1; tile >= first; tile--) {
-            struct share z = share_of(p, scratch, unit, tile - first);
-            for (int i = tile_open(u, s, x, tile) - 1; i >= 0; i--)
-                step_backward(u, &u->step[i], &z, x, g);
-        }
+        int64_t h = unit / p.blocks;
+        double Ip = exp((double)((const float *)x->prior[0].data)[h]);
+        double sum = *(const double *)(const void *)(b->carry + unit * carry_floats(p));
+        ((float *)grad.data)[h] += (float)(Ip * sum);
     }
-#pragma omp for schedule(static)
-    for (int64_t t = first * SEQ_TILE; t < end; t++)
-        sum_token(p, scratch, x, g, t, t / SEQ_TILE - first);
 }
 
 static void palimpsa_backward_cpu(struct dev *d, const struct seqs *s, const struct scan_io *x,
                                   const struct scan_io *g, void *scratch)
 {
-    const struct split p = split_of(s, x);
+    const struct split p = split_of(x);
+    const struct backward b = backward_of(s, x, scratch);
+    const int64_t step = b.sums.tiles, tiles = seqs_tiles(s);
 
     scan_pass_empty(s, g->state[0], g->next[0]);
     scan_pass_empty(s, g->state[1], g->next[1]);
-    for (int64_t unit = 0; unit < p.units; unit++)
-        *share_of(p, scratch, unit, 0).prior = 0;
-#pragma omp parallel num_threads(threads_of(d))
+#pragma omp parallel num_threads(scan_threads(d, x))
     {
-        float *mine = (float *)scratch + p.units * share_floats(p) + omp_get_thread_num() * unit_floats(p, true);
-        struct unit u = unit_of(p, mine, true);
-        for (int64_t last = seqs_tiles(s); last > 0; last -= p.tiles)
-            tiles_backward(&u, s, x, g, scratch, last > p.tiles ? last - p.tiles : 0, last);
+        unsigned old = flush_subnormals();
+        struct unit u = unit_of(p, b.units + omp_get_thread_num() * unit_floats(p, true), true);
+        for (int64_t first = (tiles - 1) / step * step; tiles && first >= 0; first -= step) {
+#pragma omp for schedule(dynamic)
+            for (int64_t unit = 0; unit < p.units; unit++)
+                unit_backward(&u, &b, s, x, g, unit, first, first + step < tiles ? first + step : tiles);
+            scan_sums_add(b.sums, s, x, g, first);
+        }
+        flush_restore(old);
     }
-    for (int64_t unit = 0; g->prior[0].data && unit < p.units; unit++) {
-        int64_t h = unit / p.blocks;
-        double Ip = exp((double)((const float *)x->prior[0].data)[h]);
-        ((float *)g->prior[0].data)[h] += (float)(Ip * *share_of(p, scratch, unit, 0).prior);
-    }
+    if (g->prior[0].data && tiles)
+        add_prior(g->prior[0], x, &b);
 }
 
 extern const struct scan_impl palimpsa_cpu;

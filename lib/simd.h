@@ -55,4 +55,27 @@ static inline float lanes_sum(lanes x)
 #endif
     return (z[0] + z[2]) + (z[1] + z[3]);
 }
+
+/* Memories that fade fade into subnormal numbers, a hundred times slower than 0 and worth no more. Per
+ * thread; returns what to put back. */
+static inline unsigned flush_subnormals(void)
+{
+#if defined(__SSE__)
+    unsigned old = __builtin_ia32_stmxcsr();
+
+    __builtin_ia32_ldmxcsr(old | 0x8040);     /* results and operands */
+    return old;
+#else
+    return 0;
+#endif
+}
+
+static inline void flush_restore(unsigned old)
+{
+#if defined(__SSE__)
+    __builtin_ia32_ldmxcsr(old);
+#else
+    (void)old;
+#endif
+}
 #endif

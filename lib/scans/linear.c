@@ -126,11 +126,12 @@ static const struct scan_field linear_field[] = {
     { SCAN_AT(q), "TQK", -1, 1 }, { SCAN_AT(k), "TGK", -1, 1 }, { SCAN_AT(v), "THV", -1, 1 },
     { SCAN_AT(decay), "TH", -0.5f, -0.02f }, { SCAN_AT(state[0]), "", -1, 1 }, { 0, NULL, 0, 0 },
 };
+extern const struct scan_impl linear_cpu;
 SCAN_CUDA_DECLARE(linear);
 
 extern const struct scan scan_linear;
 const struct scan scan_linear = {
     .name = "linear", .brief = "gated linear attention, as in Mamba2",
     .plan = linear_plan, .field = linear_field,
-    .impl = { [DEV_NAIVE] = &linear_naive, [DEV_CUDA] = SCAN_CUDA(linear) },
+    .impl = { [DEV_NAIVE] = &linear_naive, [DEV_CPU] = &linear_cpu, [DEV_CUDA] = SCAN_CUDA(linear) },
 };
