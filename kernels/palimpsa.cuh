@@ -1,6 +1,7 @@
 /* palimpsa.cuh - what the kernels of the palimpsa scan share; lib/scans/palimpsa.c has the equations.
  *
- * Two ways to run it: `step` for rows of single tokens, `plain` for every shape and feature. */
+ * Three ways to run it: `step` for rows of single tokens, `plain` for every shape and feature, `tiled`
+ * for the common shapes at full speed. palimpsa_scan.cu chooses. */
 #ifndef PALIMPSA_CUH
 #define PALIMPSA_CUH
 #include "common.cuh"
@@ -42,6 +43,8 @@ static inline float *carve(struct carver *c, int64_t floats)
     void name##_backward(struct dev *d, const struct seqs *s, const struct scan_io *x, const struct scan_io *g, \
                          void *scratch)
 PALIMPSA_PATH(palimpsa_plain);
+PALIMPSA_PATH(palimpsa_tiled);
+bool palimpsa_tiled_fits(const struct dev *d, const struct scan_io *x);
 bool palimpsa_step_fits(const struct seqs *s, const struct scan_io *x);
 void palimpsa_step(struct dev *d, const struct seqs *s, const struct scan_io *x);
 

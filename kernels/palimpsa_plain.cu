@@ -31,7 +31,7 @@ template <typename X, int C, bool READ>
 __global__ void plain_forward_kernel(struct scan_io x, struct plain w)
 {
     const int     v = blockIdx.x * blockDim.y + threadIdx.y, h = blockIdx.y, K = (int)x.k.dim[2];
-    const int64_t c = blockIdx.z, from = c * CHUNK, to = min(from + CHUNK, (int64_t)x.v.dim[0]);
+    const int64_t c = blockIdx.z, from = c * PLAIN_CHUNK, to = min(from + PLAIN_CHUNK, (int64_t)x.v.dim[0]);
     const float   Ip = expf(((const float *)x.prior[0].data)[h]);
     struct line<C> s = {};
     struct seen<C> y;
@@ -92,7 +92,7 @@ void plain_chain(struct dev *d, const struct plain *w, const struct scan_io *x, 
 
 struct plain plain_of(const struct seqs *s, const struct scan_io *x, bool backward, struct carver *m)
 {
-    const int64_t T = s->tokens, H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2], chunks = ceil_div(T, CHUNK);
+    const int64_t T = s->tokens, H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2], chunks = ceil_div(T, PLAIN_CHUNK);
     struct plain w = {};
 
     w.docs   = (struct docs){ s->dstart, s->dseq };

@@ -5,7 +5,7 @@
 #define PALIMPSA_PLAIN_CUH
 #include "palimpsa.cuh"
 
-enum { CHUNK = 256 };           /* tokens of the row that one block walks */
+enum { PLAIN_CHUNK = 256 };     /* tokens of the row that one block walks */
 
 struct plain {                  /* scratch of one call */
     struct docs docs;

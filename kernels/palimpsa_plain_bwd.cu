@@ -110,7 +110,7 @@ __global__ void plain_backward_kernel(struct scan_io x, struct scan_io g, struct
     __shared__ float ddecay[SUB][8], prior[8];
     struct shelf<C> *all = (struct shelf<C> *)shared, *mine = all + threadIdx.y;
     const int     h = blockIdx.y, W = blockDim.y, K = (int)x.k.dim[2], V = (int)x.v.dim[2];
-    const int64_t H = x.v.dim[1], chunk = blockIdx.x, T = x.v.dim[0], begin = chunk * CHUNK, end = min(begin + CHUNK, T);
+    const int64_t H = x.v.dim[1], chunk = blockIdx.x, T = x.v.dim[0], begin = chunk * PLAIN_CHUNK, end = min(begin + PLAIN_CHUNK, T);
     const float   Ip = expf(((const float *)x.prior[0].data)[h]);
     float dprior = 0.f, keep = 1.f;
 

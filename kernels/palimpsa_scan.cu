@@ -88,7 +88,10 @@ static int64_t aside_bytes(const struct scan_io *x, const struct seqs *s)
 
 static int64_t palimpsa_scratch(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward)
 {
-    return aside_bytes(x, s) + palimpsa_plain_scratch(d, s, x, backward) + ARENA_ALIGN;
+    const int64_t plain = palimpsa_plain_scratch(d, s, x, backward);
+    const int64_t tiled = palimpsa_tiled_fits(d, x) ? palimpsa_tiled_scratch(d, s, x, backward) : 0;
+
+    return aside_bytes(x, s) + (plain > tiled ? plain : tiled) + ARENA_ALIGN;
 }
 
 static void *aligned(void *p) { return (void *)(((uintptr_t)p + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN); }
@@ -101,7 +104,10 @@ static void palimpsa_forward(struct dev *d, const struct seqs *s, const struct s
         palimpsa_step(d, s, x);
     else if (s->tokens > 0) {
         move_aside(d, in.state, in.next, &scratch);
-        palimpsa_plain_forward(d, s, &in, aligned(scratch));
+        if (palimpsa_tiled_fits(d, x))
+            palimpsa_tiled_forward(d, s, &in, aligned(scratch));
+        else
+            palimpsa_plain_forward(d, s, &in, aligned(scratch));
     }
     hand_through(d, s, x->next, x->state);
 }
@@ -113,7 +119,10 @@ static void palimpsa_backward(struct dev *d, const struct seqs *s, const struct 
 
     if (s->tokens > 0) {
         move_aside(d, in.next, in.state, &scratch);
-        palimpsa_plain_backward(d, s, x, &in, aligned(scratch));
+        if (palimpsa_tiled_fits(d, x) && !g->var.data)
+            palimpsa_tiled_backward(d, s, x, &in, aligned(scratch));
+        else
+            palimpsa_plain_backward(d, s, x, &in, aligned(scratch));
     }
     hand_through(d, s, g->state, g->next);
 }
