@@ -3,7 +3,8 @@
 #define CHECK_OP_PLAN_H
 #include "check_op.h"
 
-#define SIZES int64_t T = c->n[0], H = c->n[1], V = c->n[2]; enum dtype A = p->type; (void)T, (void)H, (void)V, (void)A
+#define SIZES int64_t T = c->n[0], H = c->n[1], V = c->n[2]; enum dtype A = p->type; \
+    (void)T, (void)H, (void)V, (void)A
 
 static inline struct op_arg *arg(struct op_plan *p, const char *name, enum op_role role, struct tensor shape)
 {
@@ -12,12 +13,35 @@ static inline struct op_arg *arg(struct op_plan *p, const char *name, enum op_ro
     return &p->arg[p->n++];
 }
 
-static inline void in(struct op_plan *p, const char *name, struct tensor shape)     { arg(p, name, ARG_IN, shape); }
-static inline void out(struct op_plan *p, const char *name, struct tensor shape)    { arg(p, name, ARG_OUT, shape); }
-static inline void acc(struct op_plan *p, const char *name, struct tensor shape)    { arg(p, name, ARG_ACC, shape); }
-static inline void weight(struct op_plan *p, const char *name, struct tensor shape) { arg(p, name, ARG_IN, shape)->dense = true; }
-static inline void grad(struct op_plan *p, const char *name, struct tensor shape)   { arg(p, name, ARG_ACC, shape)->dense = true; }
-static inline void none(struct op_plan *p, const char *name)                        { arg(p, name, ARG_ABSENT, (struct tensor){ 0 }); }
+static inline void in(struct op_plan *p, const char *name, struct tensor shape)
+{
+    arg(p, name, ARG_IN, shape);
+}
+
+static inline void out(struct op_plan *p, const char *name, struct tensor shape)
+{
+    arg(p, name, ARG_OUT, shape);
+}
+
+static inline void acc(struct op_plan *p, const char *name, struct tensor shape)
+{
+    arg(p, name, ARG_ACC, shape);
+}
+
+static inline void weight(struct op_plan *p, const char *name, struct tensor shape)
+{
+    arg(p, name, ARG_IN, shape)->dense = true;
+}
+
+static inline void grad(struct op_plan *p, const char *name, struct tensor shape)
+{
+    arg(p, name, ARG_ACC, shape)->dense = true;
+}
+
+static inline void none(struct op_plan *p, const char *name)
+{
+    arg(p, name, ARG_ABSENT, (struct tensor){ 0 });
+}
 
 static inline void ids(struct op_plan *p, const char *name, int64_t n, int64_t low, int64_t high)
 {

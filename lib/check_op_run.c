@@ -40,9 +40,9 @@ static void to_frame(const struct frame *f, const float *value, char *out)
     for (int64_t i = 0; value && i < tensor_count(f->t); i++) {
         uint16_t half = bf16_of(value[i]);
         int32_t  whole = f->t.type == I32 ? (int32_t)value[i] : 0;
-        const void *from = f->t.type == F32 ? (const void *)&value[i] : f->t.type == BF16 ? (void *)&half : (void *)&whole;
+        const void *from = f->t.type == F32 ? (const void *)&value[i] : (const void *)&whole;
 
-        memcpy(out + place(f, i), from, dtype_size(f->t.type));
+        memcpy(out + place(f, i), f->t.type == BF16 ? &half : from, dtype_size(f->t.type));
     }
 }
 

@@ -49,7 +49,8 @@ static int open_cuda(struct dev *d, int index, int threads)
     if (count == 0)
         return fail("device cuda: this machine has no usable GPU");
     if (index >= count)
-        return fail("device cuda:%d: this machine has %d GPU%s, counted from 0", index, count, count > 1 ? "s" : "");
+        return fail("device cuda:%d: this machine has %d GPU%s, counted from 0", index, count,
+                    count > 1 ? "s" : "");
     d->kind    = DEV_CUDA;
     d->ops     = &ops_cuda;
     d->index   = index < 0 ? 0 : index;

@@ -58,7 +58,8 @@ static blasint leading(struct tensor t)
 /* One row or column of c is a matrix times a vector, which reads the matrix once. */
 static void matmul_cpu(struct dev *d, struct tensor c, struct tensor a, struct tensor b, int flags)
 {
-    CBLAS_TRANSPOSE ta = flags & MM_TA ? CblasTrans : CblasNoTrans, tb = flags & MM_TB ? CblasTrans : CblasNoTrans;
+    CBLAS_TRANSPOSE ta = flags & MM_TA ? CblasTrans : CblasNoTrans;
+    CBLAS_TRANSPOSE tb = flags & MM_TB ? CblasTrans : CblasNoTrans;
     int64_t k = a.dim[flags & MM_TA ? 0 : 1];
     float beta = flags & MM_ADD ? 1 : 0;
     (void)d;
@@ -307,7 +308,8 @@ static void decay_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dbias, 
             float *qb = sum_b[p], *qA = sum_A[p], zero[HEADS] = { 0 }, low = r.lo, high = r.hi;
 
             for (int64_t t = c.from; t < c.to; t++) {
-                const float *px = row(x, t) + h0, *pd = row(ddecay, t) + h0, *pt = ddt.data ? row(ddt, t) + h0 : zero;
+                const float *px = row(x, t) + h0, *pd = row(ddecay, t) + h0;
+                const float *pt = ddt.data ? row(ddt, t) + h0 : zero;
                 float *po = row(dx, t) + h0;
                 #pragma omp simd
                 for (int64_t h = 0; h < heads; h++) {
@@ -389,10 +391,10 @@ static void gain_bwd_cpu(struct dev *d, struct tensor dx, struct tensor db_scale
 
 /* Memory is the naive row's. */
 const struct ops ops_cpu = {
-    .name = "cpu", .fill = fill_cpu, .cast = cast_cpu, .matmul = matmul_cpu, .embed = embed_cpu, .embed_bwd = embed_bwd_cpu,
-    .add = add_cpu, .map = map_cpu, .map_bwd = map_bwd_cpu, .mul = mul_cpu, .mul_bwd = mul_bwd_cpu,
-    .swiglu = swiglu_cpu, .swiglu_bwd = swiglu_bwd_cpu, .decay = decay_cpu, .decay_bwd = decay_bwd_cpu,
-    .gain = gain_cpu, .gain_bwd = gain_bwd_cpu, .rmsnorm = rmsnorm_cpu, .rmsnorm_bwd = rmsnorm_bwd_cpu,
-    .l2norm = l2norm_cpu, .l2norm_bwd = l2norm_bwd_cpu, .xent = xent_cpu, .conv = conv_cpu, .conv_bwd = conv_bwd_cpu,
-    .rope = rope_cpu, .sumsq = sumsq_cpu, .adamw = adamw_cpu,
+    .name = "cpu", .fill = fill_cpu, .cast = cast_cpu, .matmul = matmul_cpu, .embed = embed_cpu,
+    .embed_bwd = embed_bwd_cpu, .add = add_cpu, .map = map_cpu, .map_bwd = map_bwd_cpu, .mul = mul_cpu,
+    .mul_bwd = mul_bwd_cpu, .swiglu = swiglu_cpu, .swiglu_bwd = swiglu_bwd_cpu, .decay = decay_cpu,
+    .decay_bwd = decay_bwd_cpu, .gain = gain_cpu, .gain_bwd = gain_bwd_cpu, .rmsnorm = rmsnorm_cpu,
+    .rmsnorm_bwd = rmsnorm_bwd_cpu, .l2norm = l2norm_cpu, .l2norm_bwd = l2norm_bwd_cpu, .xent = xent_cpu,
+    .conv = conv_cpu, .conv_bwd = conv_bwd_cpu, .rope = rope_cpu, .sumsq = sumsq_cpu, .adamw = adamw_cpu,
 };

@@ -3,12 +3,14 @@
 #include "ops_cpu.h"
 #include <math.h>
 
-enum { TAPS = 16, COLS = 256, TILE = 64, PAIRS = 512 };      /* widest window; columns and tokens of a tile; of rope */
+/* Widest window, columns and tokens of a tile, widest half head of rope. */
+enum { TAPS = 16, COLS = 256, TILE = 64, PAIRS = 512 };
 
 static const float silence[COLS];
 
 /* w[c0..c0+m, W] as W rows of m, and the same of an absent bias. */
-static void conv_weights(float taps[TAPS][COLS], float bias[COLS], struct tensor w, struct tensor b, int64_t c0, int64_t m)
+static void conv_weights(float taps[TAPS][COLS], float bias[COLS], struct tensor w, struct tensor b,
+                         int64_t c0, int64_t m)
 {
     for (int64_t c = 0; c < m; c++) {
         for (int64_t j = 0; j < w.dim[1]; j++)
@@ -18,7 +20,8 @@ static void conv_weights(float taps[TAPS][COLS], float bias[COLS], struct tensor
 }
 
 /* a = bias + sum_j taps[j] from[j] */
-static void conv_row(float *a, float taps[TAPS][COLS], const float *bias, const float *const *from, int64_t W, int64_t m)
+static void conv_row(float *a, float taps[TAPS][COLS], const float *bias, const float *const *from,
+                     int64_t W, int64_t m)
 {
     memcpy(a, bias, (size_t)m * sizeof *a);
     for (int64_t j = 0; j < W; j++) {
@@ -30,13 +33,15 @@ static void conv_row(float *a, float taps[TAPS][COLS], const float *bias, const 
 }
 
 /* y = silu(a); the usual window of four in one pass. */
-static void conv_token(float *y, float taps[TAPS][COLS], const float *bias, const float *const *from, int64_t W, int64_t m)
+static void conv_token(float *y, float taps[TAPS][COLS], const float *bias, const float *const *from,
+                       int64_t W, int64_t m)
 {
     if (W == 4) {
         const float *f0 = from[0], *f1 = from[1], *f2 = from[2], *f3 = from[3];
         #pragma omp simd
         for (int64_t c = 0; c < m; c++)
-            y[c] = v_silu(bias[c] + taps[0][c] * f0[c] + taps[1][c] * f1[c] + taps[2][c] * f2[c] + taps[3][c] * f3[c]);
+            y[c] = v_silu(bias[c] + taps[0][c] * f0[c] + taps[1][c] * f1[c] + taps[2][c] * f2[c]
+                          + taps[3][c] * f3[c]);
     } else {
         float a[COLS];
 
@@ -81,7 +86,8 @@ static int seq_at(const struct seqs *s, int64_t t)
     return low;
 }
 
-static void conv_next(struct tensor next, struct tensor state, struct tensor x, int64_t W, int n, const struct seqs *s)
+static void conv_next(struct tensor next, struct tensor state, struct tensor x, int64_t W, int n,
+                      const struct seqs *s)
 {
     const float *from[TAPS];
     size_t bytes = (size_t)x.dim[1] * sizeof(float);
@@ -97,7 +103,8 @@ static void conv_next(struct tensor next, struct tensor state, struct tensor x, 
 void conv_cpu(struct dev *d, struct tensor y, struct tensor next, struct tensor x, struct tensor w,
               struct tensor bias, struct tensor state, const struct seqs *s)
 {
-    int64_t T = x.dim[0], C = x.dim[1], W = w.dim[1], tiles = (T + TILE - 1) / TILE, cols = (C + COLS - 1) / COLS;
+    int64_t T = x.dim[0], C = x.dim[1], W = w.dim[1];
+    int64_t tiles = (T + TILE - 1) / TILE, cols = (C + COLS - 1) / COLS;
 
     if (W > TAPS) {
         ops_naive.conv(d, y, next, x, w, bias, state, s);
@@ -147,7 +154,8 @@ static void conv_bwd_input(struct conv_strip *p, float *dx, int64_t u, int64_t t
 }
 
 /* g of token t, and what it adds to the gradients of the weights. */
-static void conv_bwd_token(struct conv_strip *p, const float *dy, const float *const *from, int64_t t, int64_t W, int64_t m)
+static void conv_bwd_token(struct conv_strip *p, const float *dy, const float *const *from, int64_t t,
+                           int64_t W, int64_t m)
 {
     float *g = p->g[t % W], a[COLS];
 

@@ -31,7 +31,9 @@ static void test_names(void)
 /* Each prints one line that names what was asked; nothing is left open. */
 static void test_refusals(void)
 {
-    static const char *const names[] = { "", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda1", "cpu:0", "cuda:9999", "cuda:99" };
+    static const char *const names[] = {
+        "", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda1", "cpu:0", "cuda:9999", "cuda:99"
+    };
     struct dev d;
 
     for (size_t i = 0; i < LEN(names); i++)

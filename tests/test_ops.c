@@ -15,7 +15,8 @@ static struct tensor over(float *data, struct tensor shape)
 
 static const struct tensor absent;
 
-static void close_to(const struct dev *d, const char *what, const float *got, const double *want, int n, double tolerance)
+static void close_to(const struct dev *d, const char *what, const float *got, const double *want, int n,
+                     double tolerance)
 {
     for (int i = 0; i < n; i++)
         if (!(fabs(got[i] - want[i]) <= tolerance)) {
@@ -45,7 +46,8 @@ static void test_laws(struct dev *cpu, struct dev *alone)
             continue;
         cases++;
         if (!check_op(cpu, c, &r) || !(r.error < 2e-6)) {
-            printf("FAIL %s (%s): %s, %s off by %.3g\n", c->op, c->note, r.fault ? r.fault : "coarse", r.output, r.error);
+            printf("FAIL %s (%s): %s, %s off by %.3g\n", c->op, c->note, r.fault ? r.fault : "coarse",
+                   r.output, r.error);
             test_failed++;
         }
         if (strcmp(c->op, "matmul") && !check_op_same(cpu, alone, c)) {
