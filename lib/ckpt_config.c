@@ -6,6 +6,7 @@
  * The tensors decide; where config.json says otherwise both numbers are shown. */
 #define _POSIX_C_SOURCE 200809L
 #include "ckpt_parts.h"
+#include "torch.h"
 #include "config_said.h"
 #include <unistd.h>
 
@@ -205,14 +206,16 @@ static bool holds(const char *dir, const char *name)
 
 struct st *ckpt_weights(const char *dir)
 {
+    bool safe = holds(dir, "model.safetensors") || holds(dir, "model.safetensors.index.json");
+    char path[4200];
     struct st *s;
 
-    if (!holds(dir, "model.safetensors") && !holds(dir, "model.safetensors.index.json") &&
-        (holds(dir, "pytorch_model.bin") || holds(dir, "pytorch_model.bin.index.json"))) {
-        fail("%s/pytorch_model.bin: only safetensors are read here", dir);
+    if (!safe && holds(dir, "pytorch_model.bin.index.json")) {
+        fail("%s/pytorch_model.bin.index.json: weights in several .bin files are not read; safetensors are", dir);
         return NULL;
     }
-    s = st_open(dir);
+    snprintf(path, sizeof path, "%s/pytorch_model.bin", dir);
+    s = !safe && holds(dir, "pytorch_model.bin") ? torch_open(path) : st_open(dir);
     if (s && !s->n) {
         fail("%s/model.safetensors: holds no tensors: there is no model in it", dir);
         st_close(s);
@@ -241,5 +244,9 @@ int ckpt_config(const char *dir, struct config *c)
     h.path = path;
     status = c->heads > 0 && c->groups > 0 ? hold(&h, c, &said) : config_check(c, path);
     st_close(s);
+    if (!status && !strcmp(c->family, "mamba2") && c->groups > 1 && !said.norm_groups)
+        warn("%s: n_groups is %d: the gated norm spans the whole width, as in Transformers up to 5.22; "
+             "\"norm_groups\": %d would make it per group, as mamba_ssm and later ones do", path,
+             c->groups, c->groups);
     return status;
 }

@@ -26,11 +26,17 @@ static int write_text(const char *dir, const char *name, const char *text)
     return file_write(path, text, strlen(text));
 }
 
-static int write_config(const char *dir, const struct config *c)
+/* Transformers rescales out_proj whenever the flag is set, also after loading it; weights that exist
+ * need no initial scale. */
+static int write_config(const char *dir, struct config c)
 {
-    char *text = config_text(c);
-    int status = text ? write_text(dir, "config.json", text) : -1;
+    char *text;
+    int status;
 
+    if (!c.native)
+        c.rescale_prenorm = false;
+    text = config_text(&c);
+    status = text ? write_text(dir, "config.json", text) : -1;
     free(text);
     return status;
 }
@@ -286,7 +292,7 @@ int ckpt_save(const char *dir, struct model *m, const struct optim *o, const str
     if (o && m->dev->type == F32)
         type = F32;                            /* resuming is exact: the stored weights are the weights */
     if (!c->rank)
-        status = begin(aside, path) || write_config(aside, &m->cfg) || write_weights(aside, m, type) ||
+        status = begin(aside, path) || write_config(aside, m->cfg) || write_weights(aside, m, type) ||
                  (tokenizer && copy_tokenizer(aside, tokenizer)) ? -1 : 0;
     if (o) {
         struct st_writer *w = c->rank || status ? NULL : declare_optim(aside, &m->params);

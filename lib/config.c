@@ -305,6 +305,7 @@ static void read_mamba2(struct keys *k, struct config *c, struct config_said *sa
     c->conv = count_of(k, "conv_kernel", NULL, NEEDED);
     c->eps = (float)real_of(k, "layer_norm_epsilon", "norm_eps", 1e-5);
     c->norm_groups = count_of(k, "norm_groups", NULL, 1);
+    said->norm_groups = json_at(k->j, "norm_groups") != NULL;
     c->norm_before_gate = flag_of(k, "gate_after_norm", false);
     c->D_has_hdim = flag_of(k, "D_has_hdim", false);
     c->conv_bias = flag_of(k, "use_conv_bias", true);
@@ -350,6 +351,7 @@ static void read_native(struct keys *k, struct config *c, struct config_said *sa
     c->conv = count_of(&ssm, "d_conv", NULL, 4);
     c->value = count_of(&ssm, "headdim", NULL, 64);
     c->groups = c->norm_groups = count_of(&ssm, "ngroups", NULL, 1);
+    said->norm_groups = true;
     said->expand = real_of(&ssm, "expand", NULL, 2);
     said->inner = inner_of(said->expand, c->width);
     if (c->value > 0)

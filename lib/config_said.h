@@ -7,6 +7,7 @@ EXTERN_C_BEGIN
 enum { CONFIG_MOST = 1 << 24 };  /* of any single size, so that products of two and sums fit 64 bits */
 struct config_said {
     bool    tied;                /* the key that ties head and embedding is there */
+    bool    norm_groups;         /* so is the one for the groups of the gated norm */
     int64_t inner;               /* expand * width; 0 when the file does not speak of it */
     double  expand;
 };

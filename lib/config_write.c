@@ -1,8 +1,8 @@
 /* config_write.c - a config as its family's own code reads it back.
  *
  * What a form cannot say is refused, not dropped. Ours on top of Hugging Face's keys, each only where
- * it says something: metaplastic_layers, real_vocab_size, norm_groups, gate_after_norm, D_has_hdim,
- * A_init_range. */
+ * it says something: metaplastic_layers, mixers, real_vocab_size, norm_groups, gate_after_norm,
+ * D_has_hdim, A_init_range. */
 #include "config.h"
 #include "json.h"
 #include <math.h>
@@ -196,7 +196,7 @@ static int write_mamba2(struct text *t, const struct config *c)
     put_int(t, "time_step_rank", (c->width + 15) / 16);
     put_pair(t, "time_step_limit", c->dt_lo, c->dt_hi);
     put_timing(t, c);
-    if (c->norm_groups != 1)
+    if (c->groups != 1 || c->norm_groups != 1)
         put_int(t, "norm_groups", c->norm_groups);
     if (c->norm_before_gate)
         put_flag(t, "gate_after_norm", true);
