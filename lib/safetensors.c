@@ -415,7 +415,7 @@ static struct st *opened(struct files *f, int status)
         return NULL;
     }
     s = mem_new(1, sizeof *s);
-    *s = (struct st){ f->tensor, (int64_t)f->n, f };
+    *s = (struct st){ .at = f->tensor, .n = (int64_t)f->n, .priv = f };
     return s;
 }
 
@@ -440,20 +440,30 @@ void st_close(struct st *s)
 {
     if (!s)
         return;
-    close_files(s->priv);
+    if (s->release)
+        s->release(s->priv);
+    else
+        close_files(s->priv);
     free(s);
+}
+
+static int by_own_name(const void *a, const void *b)
+{
+    return strcmp(((const struct st_tensor *)a)->name, ((const struct st_tensor *)b)->name);
 }
 
 const struct st_tensor *st_find(const struct st *s, const char *name)
 {
-    return find(s->priv, name);
+    if (!s->release)
+        return find(s->priv, name);
+    return s->n ? bsearch(&(struct st_tensor){ .name = name }, s->at, (size_t)s->n, sizeof *s->at, by_own_name) : NULL;
 }
 
 static const struct json *metadata(const struct st *s)
 {
-    const struct files *f = s->priv;
+    const struct files *f = s->release ? NULL : s->priv;
 
-    return f->nparts ? json_at(f->part[0].header, "__metadata__") : NULL;
+    return f && f->nparts ? json_at(f->part[0].header, "__metadata__") : NULL;
 }
 
 const char *st_meta(const struct st *s, const char *key)
