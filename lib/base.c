@@ -3,8 +3,9 @@
 #include "base.h"
 #include <stdarg.h>
 #include <time.h>
+#include <unistd.h>
 
-static bool quiet;
+static bool quiet, over;       /* over: what say_over wrote stands there without its newline */
 
 /* One write per line, so that lines of several ranks do not mix. */
 static void line(const char *head, const char *fmt, va_list ap)
@@ -13,7 +14,8 @@ static void line(const char *head, const char *fmt, va_list ap)
     int n = snprintf(text, sizeof text, "%s", head);
 
     vsnprintf(text + n, sizeof text - (size_t)n, fmt, ap);
-    fprintf(stderr, "%s\n", text);
+    fprintf(stderr, "%s%s\n", over ? "\n" : "", text);
+    over = false;
 }
 
 int fail(const char *fmt, ...)
@@ -49,6 +51,20 @@ void say(const char *fmt, ...)
 void say_quiet(bool on)
 {
     quiet = on;
+}
+
+void say_over(const char *fmt, ...)
+{
+    char text[512];
+    va_list ap;
+
+    if (quiet || !isatty(STDERR_FILENO))
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "\r%s\033[K", text);
+    over = true;
 }
 
 void bug_at(const char *file, int line_number, const char *fmt, ...)

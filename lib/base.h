@@ -30,6 +30,8 @@ int  fail(const char *fmt, ...) PRINTF(1, 2);
 void warn(const char *fmt, ...) PRINTF(1, 2);       /* "warning: ..." */
 void say(const char *fmt, ...) PRINTF(1, 2);        /* talk on stderr; silent after say_quiet(true) */
 void say_quiet(bool quiet);
+/* Talk that the next of it overwrites, for progress; only on a terminal. Any other line goes below it. */
+void say_over(const char *fmt, ...) PRINTF(1, 2);
 
 NORETURN void bug_at(const char *file, int line, const char *fmt, ...) PRINTF(3, 4);
 #define BUG(...) bug_at(__FILE__, __LINE__, __VA_ARGS__)
