@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +18,8 @@ enum { BOX = 1 << 16, MAX_WORLD = 64 };
 
 struct shared {
     atomic_int arrived, round, dead;     /* dead: 1 + the rank that ended without joining */
-    pid_t      pid[MAX_WORLD];
+    pid_t      pid[MAX_WORLD];           /* 0: reaped, with its status in end */
+    int        end[MAX_WORLD];
     float      box[];
 };
 
@@ -38,26 +40,41 @@ static float *box(const struct comm *c, int from, int to)
     return s->box + ((int64_t)from * c->world + to) * BOX;
 }
 
-/* A child whose parent is gone, or a parent whose child is: somebody died. */
-static void look_around(const struct comm *c)
+static void say_end(int rank, int world, int end)
+{
+    if (WIFSIGNALED(end))
+        fail("rank %d of %d was killed by signal %d (%s); the others are stopped", rank, world, WTERMSIG(end),
+             strsignal(WTERMSIG(end)));
+    else
+        fail("rank %d of %d ended; the others are stopped", rank, world);
+}
+
+/* A child whose parent is gone, or a parent whose child is: somebody died. Unless the round has moved
+ * on: then whoever is gone had done its part. */
+static void look_around(const struct comm *c, int round)
 {
     struct shared *s = c->priv;
-    int status;
+    int gone = 0;
 
     if (c->rank && getppid() != s->pid[0])
         atomic_store(&s->dead, 1);
     for (int r = 1; !c->rank && r < c->world; r++)
-        if (s->pid[r] && waitpid(s->pid[r], &status, WNOHANG) == s->pid[r]) {
+        if (s->pid[r] && waitpid(s->pid[r], &s->end[r], WNOHANG) == s->pid[r]) {
             s->pid[r] = 0;
-            atomic_store(&s->dead, r + 1);
+            gone = r + 1;
         }
+    if (atomic_load(&s->round) != round)
+        return;
+    if (gone)
+        atomic_store(&s->dead, gone);
     if (!atomic_load(&s->dead))
         return;
     if (!c->rank) {
-        fail("rank %d of %d ended; stopping the others", atomic_load(&s->dead) - 1, c->world);
+        gone = atomic_load(&s->dead) - 1;
+        say_end(gone, c->world, s->end[gone]);
         for (int r = 1; r < c->world; r++)
             if (s->pid[r])
-                kill(s->pid[r], SIGKILL), waitpid(s->pid[r], &status, 0);
+                kill(s->pid[r], SIGKILL), waitpid(s->pid[r], NULL, 0);
     }
     _exit(1);
 }
@@ -74,7 +91,7 @@ static void barrier(const struct comm *c)
     }
     for (int spin = 0; atomic_load(&s->round) == round; spin++) {
         if (spin % 1024 == 1023)
-            look_around(c);
+            look_around(c, round);
         sched_yield();
     }
 }
@@ -157,6 +174,7 @@ int comm_fork(struct comm *c, int world)
         }
         if (pid == 0) {
             c->rank = r;
+            prctl(PR_SET_PDEATHSIG, SIGKILL);    /* nobody is left behind, holding the run's lock */
             return 0;
         }
         s->pid[r] = pid;
@@ -169,6 +187,7 @@ void comm_use(struct comm *c, struct dev *d)
     c->dev = d;
 }
 
+/* A rank 0 that failed takes the others along: they may wait for it in a round that never ends. */
 int comm_join(struct comm *c, int status)
 {
     struct shared *s = c->priv;
@@ -179,15 +198,14 @@ int comm_join(struct comm *c, int status)
     if (c->rank)
         _exit(status);
     for (int r = 1; r < c->world; r++) {
-        int w = 0;
-        if (!s->pid[r])
-            continue;
-        if (status)
-            kill(s->pid[r], SIGTERM);
-        while (waitpid(s->pid[r], &w, 0) < 0 && errno == EINTR)
+        if (s->pid[r] && status)
+            kill(s->pid[r], SIGKILL);
+        while (s->pid[r] && waitpid(s->pid[r], &s->end[r], 0) < 0 && errno == EINTR)
             ;
-        if (!status && !(WIFEXITED(w) && WEXITSTATUS(w) == 0))
-            status = WIFEXITED(w) ? WEXITSTATUS(w) : 1;
+        if (!status && !(WIFEXITED(s->end[r]) && WEXITSTATUS(s->end[r]) == 0)) {
+            say_end(r, c->world, s->end[r]);
+            status = WIFEXITED(s->end[r]) ? WEXITSTATUS(s->end[r]) : 1;
+        }
     }
     return status;
 }
