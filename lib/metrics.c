@@ -4,7 +4,6 @@
 #include "json.h"
 #include <errno.h>
 #include <math.h>
-#include <stdarg.h>
 #include <unistd.h>
 
 /* The lines of an earlier invocation up to `step`, published whole. */
@@ -37,10 +36,9 @@ static int cut(const char *path, int64_t step)
     return status;
 }
 
-int metrics_open(struct metrics *m, const char *path, int64_t step, int64_t steps, bool quiet)
+int metrics_open(struct metrics *m, const char *path, int64_t step, int64_t steps)
 {
-    *m = (struct metrics){ .steps = steps, .first = step, .start = time_now(), .quiet = quiet,
-                           .terminal = isatty(STDERR_FILENO) };
+    *m = (struct metrics){ .steps = steps, .first = step, .start = time_now(), .terminal = isatty(STDERR_FILENO) };
     if (cut(path, step))
         return -1;
     m->file = fopen(path, "a");
@@ -84,13 +82,13 @@ static void progress(struct metrics *m, const struct metrics_step *s)
     double passed = time_now() - m->start, done = (double)(s->step - m->first);
     char eta[32], line[200];
 
-    if (m->quiet)
-        return;
     duration(eta, done > 0 ? passed / done * (double)(m->steps - s->step) : 0);
     snprintf(line, sizeof line, "step %lld/%lld  loss %.4f  lr %.2e  norm %.2f  %.0f tokens/s  ETA %s",
              (long long)s->step, (long long)m->steps, s->loss, s->lr, s->grad_norm, s->tokens_per_second, eta);
-    fprintf(stderr, m->terminal ? "\r%-100s" : "%s\n", line);
-    m->line = m->terminal;
+    if (m->terminal)
+        say_over("%s", line);
+    else
+        say("%s", line);
 }
 
 int metrics_log(struct metrics *m, const struct metrics_step *s)
@@ -103,6 +101,10 @@ int metrics_log(struct metrics *m, const struct metrics_step *s)
     number(&t, "grad_norm", s->grad_norm, 6);
     text_add(&t, ", \"tokens\": %lld", (long long)s->tokens);
     number(&t, "epoch", s->epoch, 6);
+    if (s->at[0]) {
+        text_add(&t, ", \"at\": ");
+        text_string(&t, s->at, strlen(s->at));
+    }
     number(&t, "tokens_per_second", s->tokens_per_second, 6);
     if (s->mfu > 0)
         number(&t, "mfu", s->mfu, 4);
@@ -117,30 +119,12 @@ int metrics_val(struct metrics *m, int64_t step, double loss)
 
     text_add(&t, "{\"step\": %lld", (long long)step);
     number(&t, "val_loss", loss, 9);
-    metrics_talk(m, "step %lld  validation loss %.4f (perplexity %.2f)", (long long)step, loss, exp(loss));
+    say("step %lld  validation loss %.4f (perplexity %.2f)", (long long)step, loss, exp(loss));
     return put_line(m, &t);
-}
-
-void metrics_talk(struct metrics *m, const char *fmt, ...)
-{
-    char text[1024];
-    va_list ap;
-
-    if (m->quiet)
-        return;
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    if (m->line)
-        fputc('\n', stderr);
-    m->line = false;
-    fprintf(stderr, "%s\n", text);
 }
 
 void metrics_close(struct metrics *m)
 {
-    if (m->line)
-        fputc('\n', stderr);
     if (m->file)
         fclose(m->file);
     m->file = NULL;

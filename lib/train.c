@@ -136,6 +136,7 @@ static int divide_batch(struct train *t)
 {
     const struct train_options *o = t->o;
     int64_t share = o->batch_tokens / o->ranks, most = t->dev.kind == DEV_CUDA ? 32768 : 4096;
+    int64_t n = (share < most ? share : most) / o->context;
 
     if (o->batch_tokens % (o->context * o->ranks))
         return fail("--batch-tokens: expected a multiple of context x ranks = %lld, found %lld",
@@ -143,10 +144,9 @@ static int divide_batch(struct train *t)
     if (o->micro_tokens && (o->micro_tokens % o->context || share % o->micro_tokens))
         return fail("--micro-tokens: expected a multiple of the context %lld that divides %lld, found %lld",
                     (long long)o->context, (long long)share, (long long)o->micro_tokens);
-    t->micro = o->micro_tokens;
-    for (int64_t n = share / o->context; !t->micro && n >= 1; n--)
-        if (share / o->context % n == 0 && (n * o->context <= most || n == 1))
-            t->micro = n * o->context;
+    for (n = n < 1 ? 1 : n; share / o->context % n; n--)
+        ;
+    t->micro = o->micro_tokens ? o->micro_tokens : n * o->context;
     t->accum = share / t->micro;
     return 0;
 }
@@ -154,35 +154,37 @@ static int divide_batch(struct train *t)
 /* Ranks must not read the same: each shows a hash of its first row. */
 static int distinct_rows(struct train *t)
 {
-    float seen[64] = { 0 };
+    float seen[2 * 64] = { 0 };
     char hash[65];
     struct batch b;
 
     if (t->comm.world == 1)
         return 0;
-    REQUIRE(t->comm.world <= (int)LEN(seen));
+    REQUIRE(t->comm.world <= 64);
     if (loader_read(&t->data, t->step * t->accum * t->comm.world + t->comm.rank, &b))
         return -1;
     sha256_hex(b.token, (size_t)t->micro * 4, hash);
-    hash[6] = 0;
-    seen[t->comm.rank] = (float)strtol(hash, NULL, 16);      /* 24 bits: exact in a float */
-    train_sum(t, seen, t->comm.world);
-    for (int a = 0; a < t->comm.world; a++)
-        for (int b2 = 0; b2 < a; b2++)
-            if (seen[a] == seen[b2])
-                return fail("%s: ranks %d and %d would read the same row: the data has %lld windows of %lld tokens",
-                            t->o->data, b2, a, (long long)t->data.windows, (long long)t->o->context);
+    for (int half = 1; half >= 0; half--) {                  /* 24 bits each: exact in a float */
+        hash[6 * half + 6] = 0;
+        seen[2 * t->comm.rank + half] = (float)strtol(hash + 6 * half, NULL, 16);
+    }
+    train_sum(t, seen, 2 * t->comm.world);
+    for (int i = 0; i < t->comm.world; i++)
+        for (int j = 0; j < i; j++)
+            if (seen[2 * i] == seen[2 * j] && seen[2 * i + 1] == seen[2 * j + 1])
+                return t->comm.rank ? -1 : fail("%s: ranks %d and %d would read the same row: the data has %lld windows "
+                    "of %lld tokens", t->o->data, j, i, (long long)t->data.windows, (long long)t->o->context);
     return 0;
 }
 
 static int enough_data(const struct train *t)
 {
     const struct train_options *o = t->o;
+    double need = (double)o->steps * (double)o->batch_tokens, have = (double)t->data.windows * (double)o->context;
 
-    if (!o->once || o->steps * o->batch_tokens <= t->data.windows * o->context)
+    if (!o->once || need <= have)
         return 0;
-    return fail("%s: %lld steps need %lld tokens, one pass has %lld", o->data, (long long)o->steps,
-                (long long)(o->steps * o->batch_tokens), (long long)(t->data.windows * o->context));
+    return fail("%s: %lld steps need %.0f tokens, one pass has %.0f", o->data, (long long)o->steps, need, have);
 }
 
 static int open_model(struct train *t)
@@ -205,25 +207,38 @@ static int open_model(struct train *t)
     return 0;
 }
 
+/* What the command and its files say, without a device. */
+static int open_files(struct train *t)
+{
+    const struct train_options *o = t->o;
+
+    if (divide_batch(t) || open_config_and_data(t) || train_agree(t) || find_tokenizer(t) || enough_data(t))
+        return -1;
+    t->schedule = (struct schedule){ .steps = o->steps, .warmup = o->warmup, .peak = o->lr,
+                                     .floor = o->lr * o->lr_floor, .decay = o->decay_share };
+    return schedule_parse(&t->schedule.kind, o->schedule);
+}
+
 static int open_run(struct train *t)
 {
     const struct train_options *o = t->o;
     enum dtype type = !strcmp(o->dtype, "bf16") ? BF16 : F32;
+    int threads = o->threads;
 
-    if (dev_open(&t->dev, o->device, type, o->threads))
+    if (!threads && o->ranks > 1)                            /* the ranks share this host's cores */
+        threads = (int)(sysconf(_SC_NPROCESSORS_ONLN) / o->ranks);
+    if (!o->threads && o->ranks > 1 && threads < 1)
+        threads = 1;
+    if (dev_open(&t->dev, o->device, type, threads))
         return -1;
     t->have_dev = true;
     comm_use(&t->comm, &t->dev);
-    if (divide_batch(t) || train_find(t) || open_config_and_data(t) || train_agree(t) || find_tokenizer(t))
-        return -1;
-    t->schedule = (struct schedule){ .steps = o->steps, .warmup = o->warmup, .peak = o->lr,
-                                     .floor = o->lr * o->lr_floor, .decay = o->decay_share };
-    if (schedule_parse(&t->schedule.kind, o->schedule))
+    if (open_files(t))
         return -1;
     t->opt = (struct optim){ .unit = 1, .clip = o->clip, .h = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
                                                      .decay = o->weight_decay } };
     t->until = o->until > 0 && o->until < o->steps ? o->until : o->steps;
-    if (enough_data(t) || open_model(t))
+    if (open_model(t))
         return -1;
     return distinct_rows(t);
 }
@@ -253,8 +268,6 @@ static int loop(struct train *t)
     int64_t saved = t->resume[0] ? t->step : -1;
     bool stop = false;
 
-    if (t->step == 0 && !t->resume[0] && t->until == 0)
-        return train_save(t);
     while (t->step < t->until && !stop) {
         if (train_step(t, &stop))
             return -1;
@@ -268,12 +281,10 @@ static int loop(struct train *t)
     }
     if (saved != t->step && train_save(t))
         return -1;
-    if (!t->comm.rank && stop)
-        metrics_talk(&t->metrics, "stopped by a signal: step %lld is saved in %s; the same command continues",
-                     (long long)t->step, o->out);
-    else if (!t->comm.rank)
-        metrics_talk(&t->metrics, "finished step %lld of %lld; saved in %s", (long long)t->step, (long long)o->steps,
-                     o->out);
+    if (stop)
+        say("stopped by a signal: step %lld is saved in %s; the same command continues", (long long)t->step, o->out);
+    else
+        say("finished step %lld of %lld; saved in %s", (long long)t->step, (long long)o->steps, o->out);
     return 0;
 }
 
@@ -286,7 +297,7 @@ static int run(struct train *t)
     if (!t->comm.rank) {
         if (!str_format(path, sizeof path, "%s/metrics.jsonl", t->o->out))
             return fail("%s: path too long", t->o->out);
-        if (metrics_open(&t->metrics, path, t->step, t->until, t->o->quiet))
+        if (metrics_open(&t->metrics, path, t->step, t->until))
             return -1;
         train_banner(t);
     }
@@ -294,6 +305,29 @@ static int run(struct train *t)
     t->logged_at = time_now();
     train_watch_signals();
     return loop(t);
+}
+
+/* Before there are several ranks: what is wrong with the command is found here and said once. */
+static int rehearse(const struct train *t)
+{
+    struct train r = *t;
+    int status;
+
+    say_quiet(true);
+    status = open_files(&r);
+    close_run(&r);
+    say_quiet(t->o->quiet);
+    return status;
+}
+
+static int start_ranks(struct train *t)
+{
+    if (t->o->ranks > 1 && rehearse(t))
+        return -1;
+    if (comm_fork(&t->comm, t->o->ranks))
+        return -1;
+    say_quiet(t->o->quiet || t->comm.rank);
+    return 0;
 }
 
 int train_run(const struct train_options *o)
@@ -307,11 +341,12 @@ int train_run(const struct train_options *o)
     lock = ckpt_lock(o->out);
     if (lock < 0)
         return 1;
-    if (comm_fork(&t.comm, o->ranks))
-        return 1;
-    status = run(&t) ? 1 : 0;
-    close_run(&t);
-    status = comm_join(&t.comm, status);
+    status = train_find(&t) || start_ranks(&t);
+    if (!status) {
+        status = run(&t) ? 1 : 0;
+        close_run(&t);
+        status = comm_join(&t.comm, status);
+    }
     close(lock);
     return status;
 }

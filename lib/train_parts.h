@@ -33,10 +33,11 @@ int  train_step(struct train *t, bool *stop);
 void train_sum(struct train *t, float *x, int n);     /* small numbers over the ranks; host in, host out */
 int  train_validate(struct train *t);
 int  train_save(struct train *t);
+int  train_sound(struct train *t);                 /* -1 with the reason when a weight is not finite */
 int  train_find(struct train *t);                  /* sets resume: the newest whole checkpoint, if any */
 int  train_agree(struct train *t);                 /* its settings and data against this command; sets step */
 char *train_settings(const struct train *t);       /* the options as JSON for run.json; the caller frees */
-void train_banner(const struct train *t);
+void train_banner(struct train *t);
 int  train_fits(struct train *t);                  /* plan against memory; -1 with a table and a row that fits */
 bool train_signalled(void);
 void train_watch_signals(void);

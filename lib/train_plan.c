@@ -58,7 +58,7 @@ int train_fits(struct train *t)
         return -1;
     if (t->dev.kind != DEV_CUDA)
         room /= (size_t)t->o->ranks;                   /* ranks on this host share its memory */
-    if (!room || total(&t->plan) <= room)
+    if (t->comm.rank || !room || total(&t->plan) <= room)       /* rank 0 decides */
         return 0;
     row = largest_row(t, room, &recompute);
     say("%-14s %10s\n%-14s %10.0f\n%-14s %10.0f\n%-14s %10.0f\n%-14s %10.0f\n%-14s %10.0f\n%-14s %10.0f", "memory", "MiB",
@@ -72,7 +72,60 @@ int train_fits(struct train *t)
                 recompute && !t->o->recompute ? " --recompute" : "");
 }
 
-void train_banner(const struct train *t)
+struct extent { double lo, hi; };
+
+/* Least and largest f(x) over the parameters whose names end so. */
+static struct extent extent(struct train *t, const char *name, double (*f)(double))
+{
+    struct params *p = &t->model.params;
+    struct extent e = { INFINITY, -INFINITY };
+
+    for (int i = 0; i < p->n; i++) {
+        int64_t n = tensor_count(p->at[i].value);
+        size_t a = strlen(p->at[i].name), b = strlen(name);
+        float *x;
+        if (a < b || strcmp(p->at[i].name + a - b, name))
+            continue;
+        x = mem_new((size_t)n, sizeof *x);
+        param_get(&t->dev, &p->at[i].value, x);
+        for (int64_t j = 0; j < n; j++) {
+            e.lo = fmin(e.lo, f(x[j]));
+            e.hi = fmax(e.hi, f(x[j]));
+        }
+        free(x);
+    }
+    return e;
+}
+
+static double softplus(double x)
+{
+    return log1p(exp(x));
+}
+
+static double same(double x)
+{
+    return x;
+}
+
+/* The gates that a fresh model begins with. */
+static void say_start(struct train *t)
+{
+    struct extent a = extent(t, ".A_log", exp), dt = extent(t, ".dt_bias", softplus), d = extent(t, ".D", same);
+
+    if (a.lo <= a.hi && dt.lo <= dt.hi && d.lo <= d.hi)
+        say("start      seed %llu: exp(A_log) in [%.4g, %.4g], softplus(dt_bias) in [%.3g, %.3g], D in [%g, %g]",
+            (unsigned long long)t->o->seed, a.lo, a.hi, dt.lo, dt.hi, d.lo, d.hi);
+}
+
+static void say_rate(const struct train_options *o)
+{
+    say("rate       %s, %g after %lld steps of warm-up, %g at the end", o->schedule, (double)o->lr, (long long)o->warmup,
+        (double)(strcmp(o->schedule, "constant") ? o->lr * o->lr_floor : o->lr));
+    if (o->steps && o->warmup >= o->steps)
+        warn("the warm-up of %lld steps is as long as the run: choose a smaller --warmup", (long long)o->warmup);
+}
+
+void train_banner(struct train *t)
 {
     const struct train_options *o = t->o;
     double tokens = (double)o->steps * (double)o->batch_tokens;
@@ -81,8 +134,8 @@ void train_banner(const struct train *t)
 
     if (t->resume[0])
         say("resuming at step %lld from %s", (long long)t->step, t->resume);
-    say("device     %s, %s%s", dev_describe(&t->dev, name, sizeof name), dtype_name(t->dev.type),
-        o->ranks > 1 ? ", several ranks" : "");
+    say("device     %s, %s, %d rank%s", dev_describe(&t->dev, name, sizeof name), dtype_name(t->dev.type), o->ranks,
+        o->ranks > 1 ? "s" : "");
     say("model      %s: %.2fM parameters, %d layers, width %d, vocabulary %lld", t->cfg.family,
         (double)config_parameters(&t->cfg) / 1e6, t->cfg.layers, t->cfg.width, (long long)t->cfg.vocab_real);
     say("memory     %.0f MiB: weights %.0f, gradients %.0f, optimizer %.0f, activations %.0f, scratch %.0f",
@@ -94,4 +147,7 @@ void train_banner(const struct train *t)
         tokens, tokens / epoch);
     say("row        %lld tokens, %lld a step%s%s", (long long)t->micro, (long long)t->accum,
         o->ranks > 1 ? " on every rank" : "", o->recompute ? ", blocks are recomputed" : "");
+    say_rate(o);
+    if (!t->resume[0] && !o->from)
+        say_start(t);
 }

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "json.h"
 #include "train_parts.h"
+#include <math.h>
 #include <unistd.h>
 
 /* Settings that decide which numbers come out. `fixed` ones must be equal on resuming; of the others
@@ -38,7 +39,7 @@ char *train_settings(const struct train *t)
         if (s[i].text)
             text_string(&out, s[i].text, strlen(s[i].text));
         else
-            text_real(&out, s[i].number);
+            text_add(&out, s[i].number == floor(s[i].number) ? "%.0f" : "%.9g", s[i].number);
     }
     text_add(&out, "\n  }");
     return out.at;
@@ -53,17 +54,17 @@ static int compare(const struct setting *now, const struct json *old, const char
 
     if (now->text ? json_string(old, now->name, &text) != 1 : json_double(old, now->name, &number) != 1)
         return 0;
-    same = now->text ? !strcmp(now->text, text) : now->number == number;
+    same = now->text ? !strcmp(now->text, text) : fabs(now->number - number) <= 1e-9 * fabs(number);
     if (same)
         return 0;
     if (now->fixed && now->text)
         return fail("%s: the run was started with %s = %s, this command says %s", out, now->name, text, now->text);
     if (now->fixed)
-        return fail("%s: the run was started with %s = %.9g, this command says %.9g", out, now->name, number, now->number);
+        return fail("%s: the run was started with %s = %.7g, this command says %.7g", out, now->name, number, now->number);
     if (now->text)
         say("%s: %s -> %s", now->name, text, now->text);
     else
-        say("%s: %.9g -> %.9g", now->name, number, now->number);
+        say("%s: %.7g -> %.7g", now->name, number, now->number);
     return 0;
 }
 
@@ -117,16 +118,20 @@ int train_save(struct train *t)
     const struct train_options *o = t->o;
     struct run r = { .step = t->step, .seed = o->seed, .row = t->step * t->accum * t->comm.world,
                      .options = train_settings(t) };
+    double began = time_now();
     char dir[4096];
     int status;
 
     memcpy(r.data, t->data.identity, sizeof r.data);
     if (!str_format(dir, sizeof dir, "%s/step-%06lld", o->out, (long long)t->step))
         status = fail("%s: path too long", o->out);
+    else if (train_sound(t))
+        status = -1;
     else
         status = ckpt_save(dir, &t->model, &t->opt, &r, &t->comm, t->tokenizer[0] ? t->tokenizer : NULL, t->dev.type);
     free(r.options);
     if (!status && !t->comm.rank)
         ckpt_prune(o->out, o->keep, o->keep_every);
+    t->logged_at += time_now() - began;                    /* not the training's time */
     return status;
 }

@@ -1,6 +1,7 @@
 /* train_step.c - one step: rows to gradients, gradients to an update, numbers to the record. */
 #include "op.h"
 #include "train_parts.h"
+#include <limits.h>
 #include <math.h>
 
 static void reduce(void *arg, int bucket)
@@ -50,18 +51,62 @@ static void look(void *arg, const struct layer *l, const struct seqs *seqs, cons
         s->layer = l->index;
 }
 
-static int not_finite(struct train *t, const struct batch *b, const char *what, double value)
+/* A weight that is not finite itself, else one whose gradient is not. */
+static int culprit(struct train *t)
 {
-    const struct param *p = optim_culprit(&t->model.params, &t->dev);
-    struct search s = { &t->dev, -1 };
-    char layer[48] = "no layer's forward pass";
+    struct params *p = &t->model.params;
+    const struct param *bad;
 
-    model_loss(&t->model, b, &(struct pass){ .watch = look, .watch_arg = &s }, NULL);
-    if (s.layer >= 0)
-        snprintf(layer, sizeof layer, "layer %d", s.layer);
-    return fail("step %lld: the %s is %g: first seen in %s, first parameter with a bad gradient: %s; nothing was "
-                "updated and the last checkpoint stands", (long long)t->step + 1, what, value, layer,
-                p ? p->name : "none");
+    for (int i = 0; i < p->n; i++)
+        if (!finite_all(&t->dev, p->at[i].value))
+            return i;
+    bad = optim_culprit(p, &t->dev);
+    return bad ? (int)(bad - p->at) : -1;
+}
+
+/* Every rank looks; rank 0 says what the lowest layer and the first parameter found anywhere are. */
+static int not_finite(struct train *t, int64_t row, const char *what, double value)
+{
+    struct search s = { &t->dev, -1 };
+    float found[2 * 64] = { 0 };
+    char layer[64] = "in no layer's recurrence", bad[160] = "";
+    int lowest = INT_MAX, param = INT_MAX;
+    struct batch b;
+
+    REQUIRE(t->comm.world <= 64);
+    if (loader_read(&t->data, row, &b))
+        return -1;
+    model_loss(&t->model, &b, &(struct pass){ .watch = look, .watch_arg = &s }, NULL);
+    found[2 * t->comm.rank] = (float)(s.layer + 1);
+    found[2 * t->comm.rank + 1] = (float)(culprit(t) + 1);
+    train_sum(t, found, 2 * t->comm.world);
+    if (t->comm.rank)
+        return -1;
+    for (int r = 0; r < t->comm.world; r++) {
+        if (found[2 * r] > 0 && found[2 * r] < lowest)
+            lowest = (int)found[2 * r];
+        if (found[2 * r + 1] > 0 && found[2 * r + 1] < param)
+            param = (int)found[2 * r + 1];
+    }
+    if (lowest < INT_MAX)
+        snprintf(layer, sizeof layer, "in the recurrence of layer %d", lowest - 1);
+    if (param < INT_MAX) {
+        const struct param *p = &t->model.params.at[param - 1];
+        snprintf(bad, sizeof bad, ", %s %s", finite_all(&t->dev, p->value) ? "first bad gradient" : "bad weight", p->name);
+    }
+    return fail("step %lld: the %s is %g: first seen %s%s; nothing was updated and the last checkpoint stands",
+                (long long)t->step + 1, what, fabs(value), layer, bad);
+}
+
+int train_sound(struct train *t)
+{
+    const struct params *p = &t->model.params;
+
+    for (int i = 0; i < p->n; i++)
+        if (!finite_all(&t->dev, p->at[i].value))
+            return t->comm.rank ? -1 : fail("step %lld: %s is not finite any more: it is not saved, the last checkpoint "
+                                            "stands", (long long)t->step, p->at[i].name);
+    return 0;
 }
 
 static int log_step(struct train *t, double loss, double norm, double lr)
@@ -77,27 +122,30 @@ static int log_step(struct train *t, double loss, double norm, double lr)
     m.epoch = (double)m.tokens / (double)(t->data.windows * o->context);
     if (o->peak_tflops > 0)
         m.mfu = m.tokens_per_second * 6 * (double)config_parameters(&t->cfg) / (o->peak_tflops * 1e12 * o->ranks);
+    loader_where(&t->data, (t->step - 1) * t->accum * t->comm.world, m.at, sizeof m.at);
+    m.at[strcspn(m.at, " ")] = 0;
     t->logged = t->step;
     t->logged_at = now;
     return metrics_log(&t->metrics, &m);
 }
 
-/* Gradients of this rank's rows, their loss and number of predictions. */
-static int learn(struct train *t, double *loss, float *predicted)
+/* Gradients of this rank's rows, their loss and number of predictions; *bad is a row whose loss is not finite. */
+static int learn(struct train *t, double *loss, float *predicted, int64_t *bad)
 {
-    int64_t first = (t->step * t->comm.world * t->accum) + t->comm.rank;
+    int64_t row = t->step * t->comm.world * t->accum + t->comm.rank;
 
     *loss = 0;
     *predicted = 0;
+    *bad = row;
     params_zero_grad(&t->model.params, &t->dev);
-    for (int64_t i = 0; i < t->accum; i++) {
+    for (int64_t i = 0; i < t->accum; i++, row += t->comm.world) {
         struct batch b;
         double part;
-        if (loader_read(&t->data, first + i * t->comm.world, &b))
+        if (loader_read(&t->data, row, &b))
             return -1;
         part = model_learn(&t->model, &b, 1 / (float)t->o->batch_tokens, i + 1 == t->accum ? reduce : NULL, t);
-        if (!isfinite(part) && t->comm.world == 1)
-            return not_finite(t, &b, "loss", part);
+        if (!isfinite(part))
+            *bad = row;
         *loss += part;
         *predicted += (float)b.predicted;
     }
@@ -108,9 +156,9 @@ int train_step(struct train *t, bool *stop)
 {
     double loss, lr = schedule_rate(&t->schedule, t->step + 1);
     float sums[3], norm, predicted;
-    struct batch last;
+    int64_t bad;
 
-    if (learn(t, &loss, &predicted))
+    if (learn(t, &loss, &predicted, &bad))
         return -1;
     sums[0] = (float)loss;
     sums[1] = predicted;
@@ -119,17 +167,16 @@ int train_step(struct train *t, bool *stop)
         train_sum(t, sums, 3);
         loss = sums[0];
     }
+    if (!isfinite(loss))
+        return not_finite(t, bad, "loss", loss);
     if (!(sums[1] > 0))
         return fail("step %lld: its rows predict nothing: every document is one token long", (long long)t->step + 1);
     t->opt.h.lr = (float)lr;
     t->opt.h.step = t->step + 1;
     t->opt.unit = (float)t->o->batch_tokens / sums[1];
     norm = optim_step(&t->opt, &t->model.params, &t->dev, &t->comm);
-    if (!isfinite(norm) || !isfinite(loss)) {
-        if (loader_read(&t->data, (t->step + 1) * t->comm.world * t->accum - t->comm.world + t->comm.rank, &last))
-            return -1;
-        return not_finite(t, &last, isfinite(loss) ? "gradient norm" : "loss", isfinite(loss) ? norm : loss);
-    }
+    if (!isfinite(norm))
+        return not_finite(t, bad, "gradient norm", norm);
     t->step++;
     *stop = sums[2] > 0;
     return log_step(t, loss / sums[1], norm, lr);
