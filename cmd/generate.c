@@ -15,7 +15,7 @@ struct generate {
     struct sampler sampler;
     int64_t tokens;
     int threads;
-    bool uncertainty, control;
+    bool uncertainty, text;            /* text: the prompt has some */
     struct opened m;
     struct session s;
     struct doubt doubt;
@@ -99,36 +99,56 @@ static void remember(struct generate *g, const char *bytes, size_t n)
     g->said.n += n;
 }
 
+/* One sampled id and what it says; false at the end of the document or at a stop. */
+static bool emit(struct generate *g, int32_t id, const float *logits)
+{
+    int64_t vocab = g->m.model.cfg.vocab_real;
+    const char *bytes;
+    bool stopped;
+    size_t n = bpe_decode(&g->decoder, id, &bytes), end;
+
+    if (g->uncertainty)
+        print_token(g, id, log_probability(logits, vocab, id), bytes, n);
+    remember(g, bytes, n);
+    end = printable(g, &stopped);
+    if (!g->uncertainty)
+        print_to(g, end);
+    return !stopped;
+}
+
+/* Whatever was held back: the beginning of a stop that did not come, bytes of half a character. */
+static void print_rest(struct generate *g)
+{
+    const char *bytes;
+    size_t n = bpe_decode_end(&g->decoder, &bytes);
+
+    if (g->uncertainty)
+        return;
+    remember(g, bytes, n);
+    print_to(g, g->said.n);
+}
+
 /* Returns the number of tokens made; *last is one that was emitted but not fed, -1 none. */
 static int64_t loop(struct generate *g, float *logits, int32_t *last)
 {
     int64_t vocab = g->m.model.cfg.vocab_real, made = 0;
     int32_t eot = g->m.bpe ? bpe_eot(g->m.bpe) : g->m.model.cfg.eos;
-    bool stopped = false;
+    bool more = true;
 
-    *last = -1;
-    while (made < g->tokens && !stopped) {
-        int32_t id = sample(&g->sampler, logits, vocab, g->s.fed);
-        double p = g->uncertainty ? log_probability(logits, vocab, id) : 0;
-        const char *bytes;
-        size_t n;
+    while (made < g->tokens && more && !ferror(stdout)) {
+        int32_t id;
+        if (*last >= 0)
+            feed(g, last, 1, logits);
+        *last = -1;
+        id = sample(&g->sampler, logits, vocab, g->s.fed);
         if (id == eot)
             break;
-        n = bpe_decode(&g->decoder, id, &bytes);
-        made++;
-        if (g->uncertainty)
-            print_token(g, id, p, bytes, n);
-        remember(g, bytes, n);
-        if (!g->uncertainty)
-            print_to(g, printable(g, &stopped));
-        else
-            printable(g, &stopped);
+        more = emit(g, id, logits);
         *last = id;
-        if (made < g->tokens && !stopped)
-            feed(g, &id, 1, logits), *last = -1;
+        made++;
     }
-    if (!stopped && !g->uncertainty)
-        print_to(g, g->said.n);
+    if (more)
+        print_rest(g);
     return made;
 }
 
@@ -138,48 +158,67 @@ static int read_prompt(struct generate *g)
     char *text = NULL;
     int status;
 
-    if (g->file && !(text = file_read(g->file, &n)))
-        return -1;
     if (opened_need_tokenizer(&g->m))
         return -1;
+    if (g->file && !(text = file_read(g->file, &n)))
+        return -1;
+    g->text = n > 0;
     status = opened_encode(&g->m, text ? text : g->prompt ? g->prompt : "", n, !g->state_in, &g->ids);
     free(text);
     return status;
 }
 
+/* What waits in the saved memory, then the prompt; with nothing to make, its last id stays waiting. */
+static int begin(struct generate *g, float *logits, int32_t *last)
+{
+    double began = time_now();
+    int64_t waiting = 0, n;
+    int32_t pending;
+
+    if (g->state_in && session_load(&g->s, g->state_in, &pending, 1, &waiting))
+        return -1;
+    n = waiting + g->ids.n;
+    if (n == 0 && g->state_in)
+        return fail("%s: its text came to an end: --prompt must have text", g->state_in);
+    if (n == 0)
+        return fail("generate: nothing to start from: the tokenizer has no separator, so --prompt must have text");
+    *last = g->tokens ? -1 : g->ids.n ? g->ids.at[g->ids.n - 1] : pending;
+    if (waiting && (g->ids.n || g->tokens))
+        feed(g, &pending, 1, logits);
+    if (g->ids.n - !g->tokens > 0)
+        feed(g, g->ids.at, g->ids.n - !g->tokens, logits);
+    say("prompt: %lld tokens in %.2f s", (long long)n, time_now() - began);
+    return 0;
+}
+
 static int run(struct generate *g)
 {
     float *logits;
-    int32_t pending[16], last;
-    int64_t waiting = 0, made;
+    int32_t last = -1;
+    int64_t made;
     double began;
+    int status;
 
     if (read_prompt(g) || session_open(&g->s, &g->m.model, 1))
         return -1;
-    if (g->state_in && session_load(&g->s, g->state_in, pending, LEN(pending), &waiting))
-        return -1;
-    if (waiting + g->ids.n == 0)
-        return fail("generate: nothing to start from: the tokenizer has no separator, so --prompt must have text");
     if (g->uncertainty)
         doubt_open(&g->doubt, &g->m.dev, SESSION_CHUNK);
     logits = mem_new((size_t)g->m.model.cfg.vocab, sizeof *logits);
     bpe_decoder_init(&g->decoder, g->m.bpe);
-    began = time_now();
-    if (waiting)
-        feed(g, pending, waiting, logits);
-    if (g->ids.n)
-        feed(g, g->ids.at, g->ids.n, logits);
-    say("prompt: %lld tokens in %.2f s", (long long)(waiting + g->ids.n), time_now() - began);
-    began = time_now();
-    made = loop(g, logits, &last);
-    if (!g->uncertainty)
-        putchar('\n');
-    say("generated: %lld tokens, %.1f a second", (long long)made, (double)made / (time_now() - began + 1e-9));
+    g->decoder.started = g->state_in || g->text;
+    status = begin(g, logits, &last);
+    if (!status) {
+        began = time_now();
+        made = loop(g, logits, &last);
+        if (!g->uncertainty)
+            putchar('\n');
+        say("generated: %lld tokens, %.1f a second", (long long)made, (double)made / (time_now() - began + 1e-9));
+        if (g->state_out)
+            status = session_save(&g->s, g->state_out, &last, last >= 0);
+    }
     free(logits);
     bpe_decoder_free(&g->decoder);
-    if (!g->state_out)
-        return 0;
-    return session_save(&g->s, g->state_out, &last, last >= 0);
+    return status;
 }
 
 static int generate(int argc, const char **argv)
