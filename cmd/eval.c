@@ -34,12 +34,12 @@ static void progress(struct eval *e, int64_t taken, int64_t size)
 {
     double passed = time_now() - e->began;
 
-    if (e->quiet || !isatty(STDERR_FILENO) || e->nll.tokens < e->shown)
+    if (e->nll.tokens < e->shown)
         return;
     e->shown = e->nll.tokens + 4096;
-    fprintf(stderr, "\r%lld tokens, %.0f a second, loss %.4f, %.0f%%  ", (long long)e->nll.tokens,
-            (double)e->nll.tokens / passed, e->nll.loss / (double)(e->nll.predicted ? e->nll.predicted : 1),
-            size > 0 ? 100.0 * (double)taken / (double)size : 0.0);
+    say_over("%lld tokens, %.0f a second, loss %.4f, %.0f%%", (long long)e->nll.tokens, (double)e->nll.tokens / passed,
+             e->nll.loss / (double)(e->nll.predicted ? e->nll.predicted : 1),
+             size > 0 ? 100.0 * (double)taken / (double)size : 0.0);
 }
 
 static int take(void *arg, const char *text, size_t n, bool begins)
@@ -101,13 +101,24 @@ static void count(struct text *json, const char *name, int64_t x)
     text_add(json, ",\n  \"%s\": %lld", name, (long long)x);
 }
 
-static void print_positions(const struct nll *n)
+/* The mean loss of every NLL_BUCKET positions; with their predictions as weights they sum to the whole. */
+static void positions(const struct nll *n, struct text *json)
 {
+    const char *comma = "";
+
     printf("position\tnll\tpredictions\n");
-    for (int64_t i = 0; i < n->buckets; i++)
-        if (n->bucket_count[i])
-            printf("%lld-%lld\t%.6f\t%lld\n", (long long)i * NLL_BUCKET, (long long)(i + 1) * NLL_BUCKET - 1,
-                   n->bucket_loss[i] / (double)n->bucket_count[i], (long long)n->bucket_count[i]);
+    text_add(json, ",\n  \"positions\": [");
+    for (int64_t i = 0; i < n->buckets; i++) {
+        double mean = n->bucket_loss[i] / (double)n->bucket_count[i];
+        if (!n->bucket_count[i])
+            continue;
+        printf("%lld-%lld\t%.6f\t%lld\n", (long long)i * NLL_BUCKET, (long long)(i + 1) * NLL_BUCKET - 1, mean,
+               (long long)n->bucket_count[i]);
+        text_add(json, "%s\n    {\"from\": %lld, \"nll\": %.9g, \"predictions\": %lld}", comma,
+                 (long long)i * NLL_BUCKET, mean, (long long)n->bucket_count[i]);
+        comma = ",";
+    }
+    text_add(json, "\n  ]");
 }
 
 static int report(struct eval *e)
@@ -125,6 +136,7 @@ static int report(struct eval *e)
     count(&json, "tokens", n->tokens);
     count(&json, "documents", n->documents);
     if (n->bytes) {
+        count(&json, "separator", bpe_eot(e->m.bpe));
         number(&json, "bits_per_byte", n->loss / ((double)n->bytes * 0.6931471805599453));
         number(&json, "word_perplexity", exp(n->loss / (double)n->words));
         count(&json, "bytes", n->bytes);
@@ -135,14 +147,14 @@ static int report(struct eval *e)
         number(&json, "unigram_perplexity", exp(n->unigram_loss / (double)n->predicted));
     }
     if (e->by_position)
-        print_positions(n);
+        positions(n, &json);
     text_add(&json, "\n}\n");
     if (e->out)
         status = file_write(e->out, json.at, json.n);
     text_free(&json);
     if (e->m.model.cfg.context && n->longest > e->m.model.cfg.context)
-        say("note: documents of up to %lld tokens, trained on %d: --by-position shows how the loss goes on",
-            (long long)n->longest, e->m.model.cfg.context);
+        warn("documents of up to %lld tokens, trained on %d: --by-position shows how the loss goes on",
+             (long long)n->longest, e->m.model.cfg.context);
     return status;
 }
 
@@ -156,12 +168,11 @@ static int run(struct eval *e)
         return -1;
     e->began = time_now();
     for (int i = 0; i < e->data.n; i++) {
-        if (is_shards(e->data.at[i]) ? nll_shards(&e->nll, e->data.at[i], context, e->limit)
+        const char *tokenizer = e->m.bpe ? bpe_sha256(e->m.bpe) : "";
+        if (is_shards(e->data.at[i]) ? nll_shards(&e->nll, e->data.at[i], tokenizer, context, e->limit)
                                      : opened_need_tokenizer(&e->m) || eval_text(e, e->data.at[i]))
             return -1;
     }
-    if (!e->quiet && isatty(STDERR_FILENO))
-        fputc('\n', stderr);
     if (!e->nll.predicted)
         return fail("eval: the data has nothing to predict");
     say("%lld tokens in %.1f s", (long long)e->nll.tokens, time_now() - e->began);
@@ -193,7 +204,8 @@ static int eval(int argc, const char **argv)
     if (n < 0)
         return 2;
     if (n != 1 || strcmp(argv[0], "nll"))
-        return fail("eval: expected the task nll, found '%s'", n ? argv[0] : ""), 2;
+        return fail("eval: expected one task, nll, found '%s'", n == 1 || (n && strcmp(argv[0], "nll")) ? argv[0]
+                    : n ? argv[1] : ""), 2;
     say_quiet(e.quiet);
     if (opened_open(&e.m, e.dir, e.device, e.dtype, e.threads, &(struct model_use){ 0 }))
         return 1;

@@ -133,7 +133,11 @@ static int print_plasticity(const struct info *o, const char *dir)
         return -1;
     lo.vocab = m.model.cfg.vocab;
     if (!loader_open(&l, &lo)) {
-        status = plasticity_open(&p, &m.model, o->tokens);
+        if (m.bpe && l.tokenizer[0] && strcmp(l.tokenizer, bpe_sha256(m.bpe)))
+            status = fail("%s: these shards were made by tokenizer %.12s, the model's is %.12s", o->data, l.tokenizer,
+                          bpe_sha256(m.bpe));
+        else
+            status = plasticity_open(&p, &m.model, o->tokens);
         for (int64_t i = 0; i < l.rows && i < 16 && !status; i++) {
             struct batch b;
             status = loader_read(&l, i, &b);

@@ -56,6 +56,7 @@ void nll_begin(struct nll *n)
     n->documents++;
     n->last = -1;
     n->at = 0;
+    n->inside = false;
 }
 
 /* Feeds the token in hand and all of ids but the last one, which is then the one in hand. */
@@ -89,17 +90,15 @@ int nll_feed(struct nll *n, const int32_t *ids, int64_t total)
 
 void nll_text(struct nll *n, const char *text, size_t size)
 {
-    bool inside = false;
-
     n->bytes += (int64_t)size;
     for (size_t i = 0; i < size; i++) {
         bool space = text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r');
-        n->words += !space && !inside;
-        inside = !space;
+        n->words += !space && !n->inside;
+        n->inside = !space;
     }
 }
 
-int nll_shards(struct nll *n, const char *files, int64_t context, int64_t limit)
+int nll_shards(struct nll *n, const char *files, const char *tokenizer, int64_t context, int64_t limit)
 {
     struct loader_options o = { .files = files, .tokens = context, .context = context, .eot = -1,
                                 .vocab = n->model->cfg.vocab };
@@ -108,7 +107,9 @@ int nll_shards(struct nll *n, const char *files, int64_t context, int64_t limit)
 
     if (loader_open(&l, &o))
         return -1;
-    if (model_reserve(n->model, JOB_LOSS, context))
+    if (tokenizer[0] && l.tokenizer[0] && strcmp(tokenizer, l.tokenizer))
+        status = fail("%s: these shards were made by tokenizer %.12s, the model's is %.12s", files, l.tokenizer, tokenizer);
+    else if (model_reserve(n->model, JOB_LOSS, context))
         status = -1;
     for (int64_t i = 0; i < l.rows && !status && (!limit || n->tokens < limit); i++) {
         struct batch b;

@@ -24,14 +24,15 @@ struct nll {
     int64_t  piece;               /* documents are cut into independent parts of so many tokens; 0: whole */
     int32_t  last;                /* the token that has been read but not fed; -1 at a document's start */
     int64_t  at;                  /* its position */
+    bool     inside;              /* the text so far ends within a word */
 };
 int  nll_open(struct nll *n, struct model *m, int64_t piece);
 void nll_begin(struct nll *n);                                      /* a new document: the empty memory */
 /* The document's next ids, however it is cut into calls; each is scored given all before it. */
 int  nll_feed(struct nll *n, const int32_t *ids, int64_t count);
 void nll_text(struct nll *n, const char *text, size_t size);        /* counts bytes and words */
-/* All rows of the shards once, in their order. */
-int  nll_shards(struct nll *n, const char *files, int64_t context, int64_t limit);
+/* All rows of the shards once, in their order. tokenizer: sha256 of the model's, "" unknown; others' are refused. */
+int  nll_shards(struct nll *n, const char *files, const char *tokenizer, int64_t context, int64_t limit);
 void nll_close(struct nll *n);
 /* -log of add-one smoothed frequencies of the ids in shards; the caller frees. NULL with the reason. */
 double *unigram_of(const char *files, int64_t vocab);

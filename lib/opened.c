@@ -13,7 +13,7 @@ static bool has(const char *dir, const char *name)
 
 int opened_dir(char *out, size_t size, const char *path)
 {
-    if (!has(path, "config.json") && has(path, "metrics.jsonl")) {
+    if (!has(path, "config.json") && has(path, "lock")) {
         if (ckpt_latest(path, out, size))
             return -1;
         return out[0] ? 0 : fail("%s: this run has no whole checkpoint yet", path);
