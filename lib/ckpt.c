@@ -55,7 +55,8 @@ static int check_tensor(const struct st_tensor *t, const struct param *a)
     struct text said = { 0 };
 
     if (t->type != ST_F32 && t->type != ST_BF16 && t->type != ST_F16)
-        return fail("%s: %s: expected F32, BF16 or F16, found %s", t->file, t->name, st_type_name(t->type));
+        return fail("%s: %s: expected F32, BF16 or F16, found %s", t->file, t->name,
+                    st_type_name(t->type));
     if (same_shape(t, &a->value))
         return 0;
     add_shape(&said, a->value.ndim, a->value.dim);
@@ -77,7 +78,8 @@ static int check_tied(const struct model *m, const struct st *s)
     if (head->type == embed->type && head->bytes == embed->bytes &&
         (!head->bytes || !memcmp(head->data, embed->data, (size_t)head->bytes)))
         return 0;
-    return fail("%s: %s and %s differ, but config.json ties them", head->file, embed->name, head->name);
+    return fail("%s: %s and %s differ, but config.json ties them", head->file, embed->name,
+                head->name);
 }
 
 /* The tensor for a parameter; the embedding of a tied model may lie under the head's name. */
@@ -161,14 +163,15 @@ static int check_state(const char *path, const struct params *p, const struct st
             if (!t)
                 names_add(&missing, p->at[i].name);
             else if (t->type != ST_F32)
-                status = fail("%s: %s: expected F32, found %s", path, t->name, st_type_name(t->type));
+                status = fail("%s: %s: expected F32, found %s", path, t->name,
+                              st_type_name(t->type));
             else if (check_tensor(t, &p->at[i]))
                 status = -1;
             known += t != NULL;
         }
     status |= names_fail(&missing, path, "missing states of trained parameters");
     if (!status && known != s->n)
-        status = fail("%s: holds the state of %lld tensors, the parameters trained here have %lld", path,
+        status = fail("%s: holds %lld states, the parameters trained here have %lld", path,
                       (long long)s->n, (long long)known);
     return status;
 }

@@ -12,7 +12,7 @@ struct run {
     uint64_t seed;
     int64_t  row;                /* next row of the loader, over all epochs */
     char     data[65];           /* loader.identity */
-    char    *options;            /* JSON object; owned by the caller of ckpt_save, allocated by ckpt_run_read (free) */
+    char    *options;            /* JSON object; ckpt_run_read allocates it, the caller frees */
 };
 
 /* Config of a model directory, checked against the tensors' shapes: sizes come from the tensors, a
@@ -23,13 +23,16 @@ int ckpt_load(const char *dir, struct model *m);
 int ckpt_load_optim(const char *dir, struct model *m, struct comm *c);
 int ckpt_run_read(const char *dir, struct run *r);
 /* Writes dir whole. tokenizer: path of a tokenizer.json to copy, or NULL. o NULL: weights only.
- * All ranks call; rank 0 writes. r may be NULL. type: F32 or BF16 for matrices; small ones stay F32. */
-int ckpt_save(const char *dir, struct model *m, const struct optim *o, const struct run *r, struct comm *c,
-              const char *tokenizer, enum dtype type);
+ * All ranks call; rank 0 writes, all get its verdict. r may be NULL. type: F32 or BF16 for matrices;
+ * small ones stay F32, and with o an F32 device stores F32. Gathering o uses the gradients' memory. An
+ * existing checkpoint is replaced, any other directory refused. */
+int ckpt_save(const char *dir, struct model *m, const struct optim *o, const struct run *r,
+              struct comm *c, const char *tokenizer, enum dtype type);
 
-/* The newest complete step directory RUN/step-NNNNNN ("" when none); torn ones are skipped with a warning. 0 or -1. */
+/* The newest complete step directory RUN/step-NNNNNN ("" when none); torn ones are skipped with a
+ * warning. 0 or -1. */
 int  ckpt_latest(const char *run, char *out, size_t size);
-/* Keeps the newest `last` and every step divisible by `every` (0: none); never the newest complete one. */
+/* Keeps the newest `last` complete steps (0: all) and every step divisible by `every` (0: none). */
 void ckpt_prune(const char *run, int last, int64_t every);
 /* One process per RUN: holds a lock on RUN/lock until the returned fd is closed. -1 with the reason. */
 int  ckpt_lock(const char *run);

@@ -2,7 +2,8 @@
  *
  * With H heads of value size V, G key heads of size K, I = H V:
  *   mamba2:   dt_bias [H], norm [I], conv1d [I + 2 G K, 1, W], in_proj [2 I + 2 G K + H, width]
- *   palimpsa: A_log [H], q_proj [H K, width], v_proj [H V, width], q_conv1d [H K, 1, W], mlp [ffn, width]
+ *   palimpsa: A_log [H], q_proj [H K, width], v_proj [H V, width], q_conv1d [H K, 1, W],
+ *             mlp.gate_proj [ffn, width]
  * The tensors decide; where config.json says otherwise both numbers are shown. */
 #define _POSIX_C_SOURCE 200809L
 #include "ckpt_parts.h"
@@ -38,9 +39,9 @@ static int agree(const struct held *h, const char *key, int64_t said, const stru
     if (!t || found == said * unit)
         return 0;
     if (unit > 1 && found % unit)
-        return fail("%s: %s is %lld, but %s in %s has %lld of what must be a multiple of %lld", h->path,
-                    config_key(h->c, key), (long long)said, t->name, t->file, (long long)found,
-                    (long long)unit);
+        return fail("%s: %s is %lld, but %s in %s has %lld of what must be a multiple of %lld",
+                    h->path, config_key(h->c, key), (long long)said, t->name, t->file,
+                    (long long)found, (long long)unit);
     return conflict(h, key, said, t, found / unit);
 }
 
@@ -84,8 +85,9 @@ static int hold_gain(const struct held *h, int i, const char *in, const char *be
 static int hold_mamba2(const struct held *h, int i)
 {
     const struct config *c = h->c;
-    const struct st_tensor *in = of_layer(h, "mixer.in_proj.weight"), *dt = of_layer(h, "mixer.dt_bias");
-    const struct st_tensor *norm = of_layer(h, "mixer.norm.weight"), *D = of_layer(h, "mixer.D");
+    const struct st_tensor *in = of_layer(h, "mixer.in_proj.weight");
+    const struct st_tensor *dt = of_layer(h, "mixer.dt_bias"), *D = of_layer(h, "mixer.D");
+    const struct st_tensor *norm = of_layer(h, "mixer.norm.weight");
     const struct st_tensor *conv = of_layer(h, "mixer.conv1d.weight");
     int64_t inner = (int64_t)c->heads * c->value, pair = 2 * (int64_t)c->groups;
 
@@ -98,8 +100,8 @@ static int hold_mamba2(const struct held *h, int i)
         return -1;
     if (D && D->count != (c->D_has_hdim ? inner : c->heads))
         return fail("%s: D has %s, but %s in %s has %lld numbers", h->path,
-                    c->D_has_hdim ? "one number per channel" : "one number per head", D->name, D->file,
-                    (long long)D->count);
+                    c->D_has_hdim ? "one number per channel" : "one number per head", D->name,
+                    D->file, (long long)D->count);
     return present(h, "use_conv_bias", c->conv_bias, "mixer.conv1d.bias", "mixer.conv1d.weight") ||
            present(h, "use_bias", c->proj_bias, "mixer.in_proj.bias", "mixer.in_proj.weight") ||
            hold_gain(h, i, "mixer.", "mixer.dt_bias") ? -1 : 0;
@@ -108,8 +110,10 @@ static int hold_mamba2(const struct held *h, int i)
 static int hold_palimpsa(const struct held *h, int i)
 {
     const struct config *c = h->c;
-    const struct st_tensor *q = of_layer(h, "attn.q_proj.weight"), *v = of_layer(h, "attn.v_proj.weight");
-    const struct st_tensor *conv = of_layer(h, "attn.q_conv1d.weight"), *A = of_layer(h, "attn.A_log");
+    const struct st_tensor *q = of_layer(h, "attn.q_proj.weight");
+    const struct st_tensor *v = of_layer(h, "attn.v_proj.weight");
+    const struct st_tensor *conv = of_layer(h, "attn.q_conv1d.weight");
+    const struct st_tensor *A = of_layer(h, "attn.A_log");
     const struct st_tensor *gate = of_layer(h, "mlp.gate_proj.weight");
 
     return agree(h, "hidden_size", c->width, q, dim(q, 1), 1) ||
@@ -146,7 +150,8 @@ static int hold_ends(struct held *h, struct config *c, const struct config_said 
 {
     bool mlp = !strcmp(c->family, "palimpsa");
     const struct st_tensor *head = st_find(h->s, "lm_head.weight");
-    const struct st_tensor *t = ckpt_find(h->s, mlp ? "model.embeddings.weight" : "backbone.embeddings.weight");
+    const struct st_tensor *t = ckpt_find(h->s, mlp ? "model.embeddings.weight" :
+                                                "backbone.embeddings.weight");
 
     if (!head && t && !c->tied && said->tied)
         return fail("%s: %s is false, but %s has no lm_head.weight", h->path,
@@ -176,7 +181,7 @@ static int hold(struct held *h, struct config *c, const struct config_said *said
     for (int i = 0; i < c->layers; i++) {
         str_format(h->prefix, sizeof h->prefix, "%s%d.", stem, i);
         if (strcmp(c->mixer[i], config_mixer(c)))
-            continue;                          /* its parameters are held against their shapes when loaded */
+            continue;                          /* ckpt_load holds it against its declared shapes */
         if (mlp ? hold_palimpsa(h, i) : hold_mamba2(h, i))
             return -1;
     }
@@ -211,7 +216,8 @@ struct st *ckpt_weights(const char *dir)
     struct st *s;
 
     if (!safe && holds(dir, "pytorch_model.bin.index.json")) {
-        fail("%s/pytorch_model.bin.index.json: weights in several .bin files are not read; safetensors are", dir);
+        fail("%s/pytorch_model.bin.index.json: weights in several .bin files are not read; "
+             "safetensors are", dir);
         return NULL;
     }
     snprintf(path, sizeof path, "%s/pytorch_model.bin", dir);

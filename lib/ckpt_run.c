@@ -1,4 +1,4 @@
-/* ckpt_run.c - the directory of a run: which step is the newest whole one, which may go, who writes. */
+/* ckpt_run.c - the directory of a run: its newest whole step, what may go, who writes. */
 #define _DEFAULT_SOURCE
 #include "ckpt_parts.h"
 #include "json.h"
@@ -172,7 +172,8 @@ static void drop(const char *run, int64_t step)
 {
     char dir[4096], old[4096];
 
-    if (!step_path(run, step, "", dir, sizeof dir) || !step_path(run, step, ".old", old, sizeof old))
+    if (!step_path(run, step, "", dir, sizeof dir) ||
+        !step_path(run, step, ".old", old, sizeof old))
         return;
     if (rename(dir, old))
         warn("%s: %s", dir, strerror(errno));
@@ -234,7 +235,8 @@ int ckpt_lock(const char *run)
         if (n > 0)
             fail("%s: process %s is writing this run", run, pid);
         else
-            fail("%s: %s", path, errno == EWOULDBLOCK ? "another process is writing this run" : strerror(errno));
+            fail("%s: %s", path, errno == EWOULDBLOCK ? "another process is writing this run" :
+                 strerror(errno));
         close(fd);
         return -1;
     }

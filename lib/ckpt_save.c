@@ -62,8 +62,9 @@ static int write_run(const char *dir, const struct run *r)
     struct text t = { 0 };
     int status;
 
-    text_add(&t, "{\n  \"format\": 1,\n  \"step\": %lld,\n  \"seed\": \"%llu\",\n  \"row\": \"%lld\",\n  \"data\": ",
-             (long long)r->step, (unsigned long long)r->seed, (long long)r->row);
+    text_add(&t, "{\n  \"format\": 1,\n  \"step\": %lld,\n", (long long)r->step);
+    text_add(&t, "  \"seed\": \"%llu\",\n", (unsigned long long)r->seed);
+    text_add(&t, "  \"row\": \"%lld\",\n  \"data\": ", (long long)r->row);
     text_string(&t, r->data, strlen(r->data));
     text_add(&t, ",\n  \"options\": %s\n}\n", r->options ? r->options : "{}");
     status = write_text(dir, "run.json", t.at);
@@ -72,8 +73,8 @@ static int write_run(const char *dir, const struct run *r)
 }
 
 /* n elements of one type on the device to bytes of another in the file. */
-static int put_elements(struct st_writer *w, struct dev *d, const void *data, enum dtype is, enum st_type as,
-                        int64_t n)
+static int put_elements(struct st_writer *w, struct dev *d, const void *data, enum dtype is,
+                        enum st_type as, int64_t n)
 {
     int64_t most = n < PIECE ? n : PIECE;
     char *in = mem_new((size_t)most, 4), *out = mem_new((size_t)most, 4);
@@ -118,8 +119,8 @@ static int write_weights(const char *dir, struct model *m, enum dtype type)
     for (size_t k = 0; k < LEN(order); k++)
         for (int i = 0; i < p->n; i++)
             if (stored_as(&p->at[i], type) == order[k])
-                st_declare(w, ckpt_name(p->at[i].name, m->cfg.native), order[k], p->at[i].value.ndim,
-                           p->at[i].value.dim);
+                st_declare(w, ckpt_name(p->at[i].name, m->cfg.native), order[k],
+                           p->at[i].value.ndim, p->at[i].value.dim);
     for (size_t k = 0; k < LEN(order); k++)
         for (int i = 0; i < p->n && !status; i++) {
             struct tensor v = p->at[i].value;
@@ -201,7 +202,8 @@ static bool ours(const char *name)
     return !strcmp(name, ".") || !strcmp(name, "..");
 }
 
-int ckpt_remove(const char *dir)
+/* A directory that holds anything else is not ours to replace or delete. Absent is fine. */
+static int check_ours(const char *dir)
 {
     DIR *d = opendir(dir);
     int status = 0;
@@ -210,9 +212,19 @@ int ckpt_remove(const char *dir)
         return errno == ENOENT ? 0 : fail("%s: %s", dir, strerror(errno));
     for (struct dirent *e; !status && (e = readdir(d));)
         if (!ours(e->d_name))
-            status = fail("%s: exists and holds %s, which no checkpoint has; choose another directory", dir,
-                          e->d_name);
-    rewinddir(d);
+            status = fail("%s: exists and holds %s, which no checkpoint has; choose another directory",
+                          dir, e->d_name);
+    closedir(d);
+    return status;
+}
+
+int ckpt_remove(const char *dir)
+{
+    DIR *d = opendir(dir);
+    int status = check_ours(dir);
+
+    if (!d)
+        return status;
     for (struct dirent *e; !status && (e = readdir(d));)
         if (e->d_name[0] != '.' && unlinkat(dirfd(d), e->d_name, 0))
             status = fail("%s/%s: %s", dir, e->d_name, strerror(errno));
@@ -238,26 +250,9 @@ static int publish(const char *aside, const char *dir)
     return file_sync_parent(dir) || ckpt_remove(old) ? -1 : 0;
 }
 
-/* An existing directory that is no checkpoint is not ours to replace. */
-static int check_target(const char *dir)
-{
-    DIR *d = opendir(dir);
-    int status = 0;
-
-    for (struct dirent *e; d && !status && (e = readdir(d));)
-        if (!ours(e->d_name))
-            status = fail("%s: exists and holds %s, which no checkpoint has; choose another directory", dir,
-                          e->d_name);
-    if (d)
-        closedir(d);
-    else if (errno != ENOENT)
-        status = fail("%s: %s", dir, strerror(errno));
-    return status;
-}
-
 static int begin(const char *aside, const char *dir)
 {
-    if (check_target(dir) || ckpt_remove(aside))
+    if (check_ours(dir) || ckpt_remove(aside))
         return -1;
     return mkdir(aside, 0777) ? fail("%s: %s", aside, strerror(errno)) : 0;
 }
@@ -277,8 +272,8 @@ static int share(struct model *m, struct comm *c, int status)
     return bad > 0 ? -1 : 0;
 }
 
-int ckpt_save(const char *dir, struct model *m, const struct optim *o, const struct run *r, struct comm *c,
-              const char *tokenizer, enum dtype type)
+int ckpt_save(const char *dir, struct model *m, const struct optim *o, const struct run *r,
+              struct comm *c, const char *tokenizer, enum dtype type)
 {
     char path[4000], aside[4096];
     size_t n = strlen(dir);
@@ -290,9 +285,10 @@ int ckpt_save(const char *dir, struct model *m, const struct optim *o, const str
         return fail("%s: path is too long", dir);
     str_format(aside, sizeof aside, "%s.tmp", path);
     if (o && m->dev->type == F32)
-        type = F32;                            /* resuming is exact: the stored weights are the weights */
+        type = F32;                            /* resuming is exact: stored weights are the weights */
     if (!c->rank)
-        status = begin(aside, path) || write_config(aside, m->cfg) || write_weights(aside, m, type) ||
+        status = begin(aside, path) || write_config(aside, m->cfg) ||
+                 write_weights(aside, m, type) ||
                  (tokenizer && copy_tokenizer(aside, tokenizer)) ? -1 : 0;
     if (o) {
         struct st_writer *w = c->rank || status ? NULL : declare_optim(aside, &m->params);

@@ -198,7 +198,8 @@ static void read_mixers(struct keys *k, struct config *c)
         e = json_is_array(j) && e ? json_next(e) : e;
     }
     if (json_is_array(j) && !k->bad && json_count(j) != c->layers) {
-        fail("%s: mixers: expected %d names, found %lld", k->file, c->layers, (long long)json_count(j));
+        fail("%s: mixers: expected %d names, found %lld", k->file, c->layers,
+             (long long)json_count(j));
         k->bad = true;
     }
 }
@@ -394,7 +395,8 @@ static void (*form_of(struct keys *k, struct config *c))(struct keys *, struct c
     if (json_string(k->j, "model_type", &type) < 0)
         return NULL;
     if (type && strcmp(type, "palimpsa") && strcmp(type, "meta_mamba2") && strcmp(type, "mamba2")) {
-        fail("%s: model_type is \"%s\"; supported are palimpsa, meta_mamba2 and mamba2", k->file, type);
+        fail("%s: model_type is \"%s\"; supported are palimpsa, meta_mamba2 and mamba2", k->file,
+             type);
         return NULL;
     }
     if (!type && !ssm) {

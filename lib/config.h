@@ -12,7 +12,7 @@ struct config {
     char    family[24];              /* "palimpsa", "meta_mamba2", "mamba2" */
     char    mixer[MAX_LAYERS][24];   /* one mixer a layer, by the name of its file */
     bool    meta[MAX_LAYERS];        /* this layer's recurrence is metaplastic */
-    bool    gain[MAX_LAYERS];        /* this layer has b_* and Ip_log parameters (the ablation keeps them, unused) */
+    bool    gain[MAX_LAYERS];        /* this layer has b_* and Ip_log (the ablation keeps them, unused) */
     bool    native;                  /* came from state-spaces names and keys */
     int64_t vocab;                   /* rows of the embedding */
     int64_t vocab_real;              /* ids that mean something; <= vocab; the rest is never emitted */
@@ -46,10 +46,10 @@ int   config_read(struct config *c, const char *path);
 /* The same model as text in its family's own keys (native: state-spaces keys). The caller frees; NULL with
  * the reason when these keys cannot say it. */
 char *config_text(const struct config *c);
-int   config_check(const struct config *c, const char *name);      /* the sums that must agree (heads*value, groups | heads, ...) */
+int   config_check(const struct config *c, const char *name);      /* what must agree: groups | heads, ... */
 const char *config_mixer(const struct config *c);                  /* the mixer that is the family's own */
 int64_t config_parameters(const struct config *c);                 /* how many, tied counted once */
-/* pattern for native rounding: the least multiple >= n */
+/* The least multiple that is at least n. */
 int64_t vocab_padded(int64_t n, int64_t multiple);
 EXTERN_C_END
 #endif

@@ -64,18 +64,19 @@ int config_check(const struct config *c, const char *name)
         return fail("%s: %d heads of %d and %d are more than %d", name, c->heads, c->key, c->value,
                     CONFIG_MOST);
     if (inner % c->norm_groups)
-        return fail("%s: inner width %lld is not a multiple of norm_groups %d", name, (long long)inner,
-                    c->norm_groups);
+        return fail("%s: inner width %lld is not a multiple of norm_groups %d", name,
+                    (long long)inner, c->norm_groups);
     if (c->vocab_real > c->vocab)
         return fail("%s: real_vocab_size %lld is more than the %lld rows of the embedding", name,
                     (long long)c->vocab_real, (long long)c->vocab);
     if (gains && c->rank < 1)
         return fail("%s: beta_step_rank must be at least 1, found %d", name, c->rank);
     if (!(c->eps > 0))
-        return fail("%s: the epsilon of the norms must be positive, found %g", name, (double)c->eps);
+        return fail("%s: the epsilon of the norms must be positive, found %g", name,
+                    (double)c->eps);
     if (!(c->dt_min > 0) || !(c->dt_max >= c->dt_min) || !(c->dt_floor >= 0))
-        return fail("%s: expected 0 < time_step_min <= time_step_max and time_step_floor >= 0, found "
-                    "%g, %g and %g", name, (double)c->dt_min, (double)c->dt_max, (double)c->dt_floor);
+        return fail("%s: expected 0 < time_step_min <= time_step_max and time_step_floor >= 0, "
+                    "found %g, %g and %g", name, (double)c->dt_min, (double)c->dt_max, (double)c->dt_floor);
     return 0;
 }
 
@@ -92,7 +93,8 @@ int64_t config_parameters(const struct config *c)
 
     for (int i = 0; i < c->layers; i++) {
         if (!strcmp(c->family, "palimpsa"))
-            n = D + (2 * H * K + I) * (D + c->conv) + 2 * H * D + 3 * H + c->use_gate * I * D + V + I * D;
+            n = D + (2 * H * K + I) * (D + c->conv) + 2 * H * D + 3 * H + c->use_gate * I * D +
+                V + I * D;
         else
             n = D + (I + C + H) * D + C * c->conv + 2 * H + (c->D_has_hdim ? I : H) + I + I * D +
                 c->conv_bias * C + c->proj_bias * (I + C + H + D);
@@ -196,7 +198,8 @@ char *config_load(const char *dir, size_t *n, char *path, size_t size)
         return NULL;
     }
     if (!exists(path) && exists(other)) {
-        fail("%s: params.json without config.json: this is not a form of checkpoint we read", other);
+        fail("%s: params.json without config.json: this is not a form of checkpoint we read",
+             other);
         return NULL;
     }
     return file_read(path, n);

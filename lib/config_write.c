@@ -104,8 +104,8 @@ static int put_meta(struct text *t, const struct config *c)
             return fail("layer %d is metaplastic without the parameters for it", i);
     }
     if (meta && meta != gain)
-        return fail("%d of %d layers with metaplastic parameters use them: config.json says all or none",
-                    meta, gain);
+        return fail("%d of %d layers with metaplastic parameters use them: config.json says all or "
+                    "none", meta, gain);
     put_flag(t, "metaplasticity", meta || !gain);
     put_int(t, "beta_step_rank", c->rank);
     if (gain == c->layers)

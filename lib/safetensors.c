@@ -1,7 +1,7 @@
-/* safetensors.c - reading: a file is believed only after its header, its tensors and its size agree.
+/* safetensors.c - reading: a file is believed only when header, tensors and size agree.
  *
  * Tensors sorted by offset must tile the bytes after the header: each starts where the one before
- * ended, the first at 0, the last ends with the file. The parsed headers stay alive and own the names. */
+ * ended, the first at 0, the last ends with the file. The parsed headers stay alive: they own names. */
 #define _POSIX_C_SOURCE 200809L
 #include "safetensors.h"
 #include "json.h"
@@ -67,10 +67,11 @@ static int check_start(const struct part *p)
     if (p->size >= sizeof lfs && !memcmp(p->data, lfs, sizeof lfs - 1))
         return fail("%s: a Git LFS pointer, not the file itself", p->name);
     if (p->size < 8)
-        return fail("%s: expected 8 bytes of header size, found a file of %zu bytes", p->name, p->size);
+        return fail("%s: expected 8 bytes of header size, found a file of %zu bytes", p->name,
+                    p->size);
     if (header_size(p) > HEADER_MAX)
-        return fail("%s: expected a header of at most %u bytes, found %llu (not a safetensors file?)",
-                    p->name, HEADER_MAX, (unsigned long long)header_size(p));
+        return fail("%s: expected a header of at most %u bytes, found %llu (not a safetensors "
+                    "file?)", p->name, HEADER_MAX, (unsigned long long)header_size(p));
     if (header_size(p) > p->size - 8)
         return fail("%s: cut short: the header alone needs %llu bytes, the file has %zu", p->name,
                     (unsigned long long)header_size(p) + 8, p->size);
@@ -141,8 +142,8 @@ static int read_tensor(const struct json *j, struct st_tensor *t, const char *ba
     if (read_offsets(j, &begin, &end) || end > room)
         return fail("%s: %s: expected data_offsets [begin, end]", t->file, t->name);
     if (end - begin != t->bytes)
-        return fail("%s: %s: expected %lld bytes for its shape and dtype, found %lld", t->file, t->name,
-                    (long long)t->bytes, (long long)(end - begin));
+        return fail("%s: %s: expected %lld bytes for its shape and dtype, found %lld", t->file,
+                    t->name, (long long)t->bytes, (long long)(end - begin));
     t->data = base + begin;
     return 0;
 }
@@ -169,7 +170,8 @@ static int check_tiles(const struct part *p, struct st_tensor *t, size_t n, cons
             return fail("%s: %s and %s overlap: the first ends at %lld, the second starts at %lld",
                         p->name, t[i - 1].name, t[i].name, (long long)end, (long long)begin);
         if (begin > end)
-            return fail("%s: gap of %lld bytes before %s", p->name, (long long)(begin - end), t[i].name);
+            return fail("%s: gap of %lld bytes before %s", p->name, (long long)(begin - end),
+                        t[i].name);
         end += t[i].bytes;
     }
     if (end < room)
@@ -274,7 +276,10 @@ static int by_text(const void *a, const void *b)
 
 static int by_tensor_name(const void *a, const void *b)
 {
-    return strcmp((*(const struct st_tensor *const *)a)->name, (*(const struct st_tensor *const *)b)->name);
+    const struct st_tensor *x = *(const struct st_tensor *const *)a;
+    const struct st_tensor *y = *(const struct st_tensor *const *)b;
+
+    return strcmp(x->name, y->name);
 }
 
 /* A name that two shards share would make the answer depend on their order. */
@@ -319,7 +324,8 @@ static int check_index(const struct files *f, const struct json *map, const char
     if ((size_t)json_count(map) != f->n)
         for (size_t i = 0; i < f->n; i++)
             if (!json_at(map, f->tensor[i].name))
-                return fail("%s: %s is not listed in %s", f->tensor[i].file, f->tensor[i].name, path);
+                return fail("%s: %s is not listed in %s", f->tensor[i].file, f->tensor[i].name,
+                            path);
     return 0;
 }
 
@@ -335,7 +341,8 @@ static int open_shards(struct files *f, const struct json *map, const char *path
     for (const struct json *j = json_first(map); j && !status; j = json_next(j)) {
         name[n] = json_text(j);
         if (!name[n] || !*name[n] || strchr(name[n], '/') || name[n][0] == '.')
-            status = fail("%s: %s: expected the name of a file beside the index", path, json_key(j));
+            status = fail("%s: %s: expected the name of a file beside the index", path,
+                          json_key(j));
         n++;
     }
     if (n && !status)

@@ -32,7 +32,8 @@ int st_float(const struct st_tensor *t, float *out)
         }
         return 0;
     default:
-        return fail("%s: %s: expected a float dtype, found %s", t->file, t->name, st_type_name(t->type));
+        return fail("%s: %s: expected a float dtype, found %s", t->file, t->name,
+                    st_type_name(t->type));
     }
 }
 
@@ -47,11 +48,13 @@ int st_int(const struct st_tensor *t, int32_t *out)
         return 0;
     }
     if (t->type != ST_I64)
-        return fail("%s: %s: expected I64 or I32, found %s", t->file, t->name, st_type_name(t->type));
+        return fail("%s: %s: expected I64 or I32, found %s", t->file, t->name,
+                    st_type_name(t->type));
     for (int64_t i = 0; i < t->count; i++) {
         memcpy(&wide, p + 8 * i, 8);
         if (wide < INT32_MIN || wide > INT32_MAX)
-            return fail("%s: %s: %lld does not fit into 32 bits", t->file, t->name, (long long)wide);
+            return fail("%s: %s: %lld does not fit into 32 bits", t->file, t->name,
+                        (long long)wide);
         out[i] = (int32_t)wide;
     }
     return 0;

@@ -54,7 +54,8 @@ static void next_member(struct text *t)
     text_add(t, "%s", t->n ? "," : "");
 }
 
-void st_declare(struct st_writer *w, const char *name, enum st_type type, int ndim, const int64_t *dim)
+void st_declare(struct st_writer *w, const char *name, enum st_type type, int ndim,
+                const int64_t *dim)
 {
     int64_t bytes = (int64_t)st_type_size(type);
 

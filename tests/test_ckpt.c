@@ -56,7 +56,8 @@ static void test_goldens(void)
         CHECK(!ckpt_config(scratch("copy"), &c) && !memcmp(&c, &m.cfg, sizeof c));
         /* again over the same place */
         CHECK(!ckpt_save(scratch("copy"), &m, NULL, NULL, &self, scratch("copy/config.json"), F32));
-        CHECK(!access(scratch("copy/tokenizer.json"), F_OK) && access(scratch("copy.tmp"), F_OK) && access(scratch("copy.old"), F_OK));
+        CHECK(!access(scratch("copy/tokenizer.json"), F_OK));
+        CHECK(access(scratch("copy.tmp"), F_OK) && access(scratch("copy.old"), F_OK));
         model_close(&m);
     }
     scratch_sweep(scratch("copy"));
@@ -97,7 +98,8 @@ static void test_native(void)
     CHECK(t && t->ndim == 3 && t->dim[0] == 160 && t->dim[1] == 1 && t->dim[2] == 4);
     st_close(s);
     CHECK(!open_loaded(&m, scratch("native")) && m.cfg.native && m.cfg.vocab == 64 && m.cfg.vocab_real == 61);
-    CHECK(!ckpt_save(scratch("again"), &m, NULL, NULL, &self, NULL, F32) && scratch_same(scratch("native"), scratch("again")));
+    CHECK(!ckpt_save(scratch("again"), &m, NULL, NULL, &self, NULL, F32));
+    CHECK(scratch_same(scratch("native"), scratch("again")));
     model_close(&m);
 
     /* rows are what the tensor has, whatever the multiple says; fewer than the ids is a conflict */
@@ -285,7 +287,7 @@ static void test_no_model(void)
     scratch_write(scratch("none/pytorch_model.bin"), "PK");
     scratch_listen();
     CHECK(ckpt_config(scratch("none"), &c) == -1);
-    CHECK(scratch_heard("pytorch_model.bin", "safetensors", ""));
+    CHECK(scratch_heard("pytorch_model.bin", "zip", ""));
     w = st_create(scratch("none/model.safetensors"));
     st_describe(w, "only", "words");
     CHECK(!st_finish(w));

@@ -111,17 +111,20 @@ static void test_native(void)
     CHECK(c.eps == 1e-5f && !c.norm_before_gate && round_trip());
     /* in_proj has 2I + 2GS + H rows, conv1d I + 2GS channels */
     CHECK(2 * c.heads * c.value + 2 * c.groups * c.key + c.heads == 296);
-    CHECK(good("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\", \"d_state\": 32, \"headdim\": 16, \"expand\": 2, \"ngroups\": 2}}"));
+    CHECK(good("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\", \"d_state\": 32, \"headdim\": 16, "
+               "\"expand\": 2, \"ngroups\": 2}}"));
     CHECK(c.groups == 2 && c.norm_groups == 2 && c.vocab == 50280 && round_trip());
     CHECK(2 * c.heads * c.value + 2 * c.groups * c.key + c.heads == 392);
     CHECK(good("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\", \"norm_before_gate\": true, \"D_has_hdim\": true, "
                "\"dt_limit\": [0.01, Infinity], \"A_init_range\": [1, 8], \"conv_bias\": false, \"bias\": true, "
-               "\"d_conv\": 3, \"expand\": 1.5, \"headdim\": 32}, \"tie_embeddings\": false, \"pad_vocab_size_multiple\": 1}"));
+               "\"d_conv\": 3, \"expand\": 1.5, \"headdim\": 32}, \"tie_embeddings\": false, "
+               "\"pad_vocab_size_multiple\": 1}"));
     CHECK(c.norm_before_gate && c.D_has_hdim && c.dt_lo == 0.01f && c.A_hi == 8 && c.heads == 3 && round_trip());
     CHECK(bad("{" NATIVE ", \"ssm_cfg\": {}}", "ssm_cfg.layer", "Mamba1", ""));
     CHECK(bad("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\"}, \"attn_layer_idx\": [3]}", "attn_layer_idx", "", ""));
     CHECK(bad("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\"}, \"hidden_size\": 4096}", "4096", "64", "d_model"));
-    CHECK(bad("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\"}, \"model_type\": \"palimpsa\"}", "mixes", "palimpsa", ""));
+    CHECK(bad("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\"}, \"model_type\": \"palimpsa\"}",
+              "mixes", "palimpsa", ""));
     CHECK(bad("{" NATIVE ", \"ssm_cfg\": {\"layer\": \"Mamba2\", \"headdim\": 48}}", "128", "48", ""));
     CHECK(vocab_padded(50277, 1) == 50277 && vocab_padded(50277, 8) == 50280 && vocab_padded(50277, 16) == 50288);
     CHECK(vocab_padded(50277, 64) == 50304 && vocab_padded(50277, 128) == 50304);
@@ -138,7 +141,8 @@ static void test_refusals(void)
 {
     CHECK(bad("{" HF ", \"expand\": 2, \"num_heads\": 8, \"head_dim\": 64, \"hidden_size\": 32}", "twice", "", ""));
     CHECK(bad("{\"model_type\": \"mamba2\", \"vocab_size\": 64, \"hidden_size\": 512, \"num_hidden_layers\": 3, "
-              "\"state_size\": 8, \"n_groups\": 2, \"conv_kernel\": 4, \"expand\": 2, \"num_heads\": 8, \"head_dim\": 64}",
+              "\"state_size\": 8, \"n_groups\": 2, \"conv_kernel\": 4, \"expand\": 2, "
+              "\"num_heads\": 8, \"head_dim\": 64}",
               "1024", "512", "expand"));
     CHECK(bad("{" HF "}", "missing head_dim", "num_heads", ""));
     CHECK(bad("{" HF ", \"head_dim\": 16}", "missing num_heads", "", ""));
@@ -149,7 +153,8 @@ static void test_refusals(void)
     CHECK(bad("{" HF ", \"head_dim\": 0, \"num_heads\": 4}", "head_dim", "", ""));
     CHECK(bad("{" HF ", \"head_dim\": -3, \"num_heads\": 4}", "head_dim is -3", "", ""));
     CHECK(bad("{" HF ", \"head_dim\": \"16\", \"num_heads\": 4}", "head_dim: expected an integer", "", ""));
-    CHECK(bad("{" HF ", \"head_dim\": 16, \"num_heads\": 4, \"time_step_limit\": [0.5, 0.1]}", "time_step_limit", "", ""));
+    CHECK(bad("{" HF ", \"head_dim\": 16, \"num_heads\": 4, \"time_step_limit\": [0.5, 0.1]}",
+              "time_step_limit", "", ""));
     CHECK(bad("{" HF ", \"head_dim\": 16, \"num_heads\": 4, \"rms_norm\": false}", "rms_norm", "", ""));
     CHECK(bad("{" HF ", \"head_dim\": 16, \"expand\": 1e300}", "num_heads", "", ""));
     CHECK(bad("{\"model_type\": \"llama\"}", "llama", "", "") && bad("{\"dim\": 3}", "no model_type", "", ""));

@@ -20,7 +20,8 @@ static bool refused(const char *s)
 static void test_values(void)
 {
     struct json *j = parse("{\"a\": 3, \"b\": [1, NaN, -Infinity, 2.5, Infinity, 7], \"t\": true,\n"
-                           " \"s\": \"NaN, \\\"Infinity\\\" \\u00e9 [\", \"z\": null, \"x\": 1e300, \"big\": 9007199254740993e3}");
+                           " \"s\": \"NaN, \\\"Infinity\\\" \\u00e9 [\", \"z\": null, "
+                           "\"x\": 1e300, \"big\": 9007199254740993e3}");
     int64_t i = -7;
     double x = 0;
     bool t = false;
@@ -75,7 +76,8 @@ static void test_refusals(void)
 
 static void test_text(void)
 {
-    static const double reals[] = { 0, -0.0, 1, 0.1, 1e-5, 1.0 / 3, 1e22, 123456789.125, 5e-324, INFINITY, -INFINITY, NAN };
+    static const double reals[] = { 0, -0.0, 1, 0.1, 1e-5, 1.0 / 3, 1e22,
+                                    123456789.125, 5e-324, INFINITY, -INFINITY, NAN };
     static const char odd[] = "q\"b\\n\n\t\x01\xC3\xA9 end";
     struct text t = { 0 };
     struct json *j, *e;
@@ -102,7 +104,8 @@ static void test_text(void)
 
 static void test_rewriting(void)
 {
-    static const char in[] = "{\"a\": [1, [], {}, [2.5, -Infinity]], \"b\": {\"c\": null, \"d\": \"\\n\"}, \"e\": true}";
+    static const char in[] = "{\"a\": [1, [], {}, [2.5, -Infinity]], "
+                             "\"b\": {\"c\": null, \"d\": \"\\n\"}, \"e\": true}";
     struct json *j = parse(in);
     struct text t = { 0 };
 

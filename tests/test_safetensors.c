@@ -147,7 +147,8 @@ static void test_broken(void)
     CHECK(strstr(file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]}}", 8), "expected 12 bytes"));
     CHECK(strstr(file_of("{\"a\":{\"dtype\":\"F9\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8), "dtype, found F9"));
     CHECK(strstr(file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]}}", 8), "list of counts"));
-    CHECK(strstr(file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0), "counts"));
+    CHECK(strstr(file_of("{\"a\":{\"dtype\":\"F32\","
+                         "\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0), "counts"));
     CHECK(strstr(file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]}}", 8), "data_offsets"));
     CHECK(strstr(file_of("{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 0), "data_offsets"));
     CHECK(strstr(file_of("{\"a\":3}", 0), "expected an object"));
@@ -184,7 +185,8 @@ static void test_shards(void)
     CHECK(s && s->n == 2 && !st_float(st_find(s, "two"), &x) && x == 2 && strstr(st_find(s, "one")->file, "m-1"));
     st_close(s);
     CHECK(!open_index("{\"weight_map\": {\"two\": \"m-1.safetensors\", \"one\": \"m-2.safetensors\"}}"));
-    CHECK(!open_index("{\"weight_map\": {\"two\": \"m-2.safetensors\", \"one\": \"m-1.safetensors\", \"x\": \"m-1.safetensors\"}}"));
+    CHECK(!open_index("{\"weight_map\": {\"two\": \"m-2.safetensors\", \"one\": \"m-1.safetensors\", "
+                      "\"x\": \"m-1.safetensors\"}}"));
     CHECK(!open_index("{\"weight_map\": {\"two\": \"m-2.safetensors\", \"one\": \"../m-1.safetensors\"}}"));
     CHECK(!open_index("{\"weight_map\": {\"two\": \"m-2.safetensors\", \"one\": \"m-3.safetensors\"}}"));
     CHECK(!open_index("{\"weight_map\": {\"two\": 3}}") && !open_index("{}"));
@@ -212,7 +214,8 @@ static void test_published(void)
     if (access(path, F_OK))
         return;
     s = st_open(path);
-    CHECK(s && s->n == 38 && st_find(s, "backbone.norm_f.weight") && st_find(s, "backbone.embeddings.weight")->dim[0] == 80);
+    CHECK(s && s->n == 38 && st_find(s, "backbone.norm_f.weight"));
+    CHECK(s && st_find(s, "backbone.embeddings.weight")->dim[0] == 80);
     st_close(s);
     str_format(path, sizeof path, "%s/data/checkpoints/safetensors/candle/jfk-codes.safetensors", root);
     s = st_open(path);
