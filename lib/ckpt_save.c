@@ -278,6 +278,7 @@ int ckpt_save(const char *dir, struct model *m, const struct optim *o, const str
     char path[4000], aside[4096];
     size_t n = strlen(dir);
     int status = 0;
+    bool begun;
 
     while (n > 1 && dir[n - 1] == '/')
         n--;
@@ -287,8 +288,10 @@ int ckpt_save(const char *dir, struct model *m, const struct optim *o, const str
     if (o && m->dev->type == F32)
         type = F32;                            /* resuming is exact: stored weights are the weights */
     if (!c->rank)
-        status = begin(aside, path) || write_config(aside, m->cfg) ||
-                 write_weights(aside, m, type) ||
+        status = begin(aside, path);
+    begun = !c->rank && !status;
+    if (begun)
+        status = write_config(aside, m->cfg) || write_weights(aside, m, type) ||
                  (tokenizer && copy_tokenizer(aside, tokenizer)) ? -1 : 0;
     if (o) {
         struct st_writer *w = c->rank || status ? NULL : declare_optim(aside, &m->params);
@@ -299,5 +302,7 @@ int ckpt_save(const char *dir, struct model *m, const struct optim *o, const str
         status = write_run(aside, r);
     if (!c->rank && !status)
         status = publish(aside, path);
+    if (begun && status)
+        ckpt_remove(aside);                    /* on a full disk every byte counts */
     return o ? share(m, c, status) : status;
 }

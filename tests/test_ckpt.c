@@ -299,8 +299,15 @@ static void test_no_model(void)
     scratch_listen();
     CHECK(ckpt_config(scratch("none"), &c) == -1);
     CHECK(scratch_heard("params.json", "", ""));
-    /* a directory of other things is not replaced */
+    /* a save that fails leaves nothing */
     make(scratch("fine"), HF ", \"tie_word_embeddings\": true}");
+    CHECK(!open_loaded(&m, scratch("fine")));
+    scratch_listen();
+    CHECK(ckpt_save(scratch("lost"), &m, NULL, NULL, &self, scratch("no such tokenizer"), F32) == -1);
+    CHECK(scratch_heard("no such tokenizer", "", ""));
+    CHECK(access(scratch("lost"), F_OK) && access(scratch("lost.tmp"), F_OK));
+    model_close(&m);
+    /* a directory of other things is not replaced */
     CHECK(!open_loaded(&m, scratch("fine")));
     scratch_write(scratch("fine/notes.txt"), "mine");
     scratch_listen();
