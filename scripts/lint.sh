@@ -19,7 +19,7 @@ rm -f /tmp/lint.$$
 
 for file in $sources; do
     case $file in
-    *.h | *.cuh) most=80 ;;
+    *.h) most=80 ;;
     *) most=500 ;;
     esac
     lines=$(wc -l <"$file")
