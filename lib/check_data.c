@@ -1,5 +1,5 @@
-/* check_data.c - lays a case out in one poisoned block of device memory, runs it, takes the answers out
- * and looks at what is left: every byte that belongs to nobody must still be poison. */
+/* check_data.c - lays a case out in one poisoned block of device memory, runs it, takes the
+ * answers out and looks at what is left: every byte that belongs to nobody must still be poison. */
 #include "check_data.h"
 #include "ops.h"
 #include "rng.h"
@@ -133,8 +133,9 @@ void check_round(struct check_data *m, enum dtype type)
         }
 }
 
-/* One block: tensors of x, tensors of g, tables of sequences, the two arenas, and room between them. */
-enum { GAP = 256, MARGIN = 8 };      /* bytes between pieces; elements beside the columns of a wider matrix */
+/* One block: tensors of x, tensors of g, tables of sequences, the two arenas, and room between
+ * them. */
+enum { GAP = 256, MARGIN = 8 };      /* bytes between pieces; elements beside columns */
 
 struct layout {
     struct dev     dev;              /* the device with arenas of ours */
@@ -172,11 +173,12 @@ static struct tensor place(struct layout *l, const struct check_data *m, int i)
 static void layout_place(struct layout *l, const struct check_data *m, size_t keep, size_t temp)
 {
     for (int i = 0; i < CHECK_FIELDS; i++) {
-        bool twin = m->inplace && i >= CHECK_NEXT && m->shape[i - CHECK_NEXT + CHECK_STATE].ndim;
+        int twin = i - CHECK_NEXT + CHECK_STATE;
+        bool shares = m->inplace && i >= CHECK_NEXT && m->shape[twin].ndim;
         if (!m->shape[i].ndim)
             continue;
         if (!m->absent[0][i])
-            *check_tensor(&l->x, i) = twin ? *check_tensor(&l->x, i - CHECK_NEXT + CHECK_STATE) : place(l, m, i);
+            *check_tensor(&l->x, i) = shares ? *check_tensor(&l->x, twin) : place(l, m, i);
         if (!m->absent[1][i])
             *check_tensor(&l->g, i) = place(l, m, i);
     }
@@ -220,8 +222,10 @@ static void layout_open(struct layout *l, const struct check_data *m, const stru
     l->block.used = 0;
     l->host = mem_new(l->block.size + ARENA_ALIGN, 1);
     memset(l->host, 0xff, l->block.size + ARENA_ALIGN);
-    l->block.base = host ? (char *)(((uintptr_t)l->host + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN)
-                         : d->ops->alloc(&l->dev, l->block.size);
+    if (host)
+        l->block.base = (char *)l->host + (-(uintptr_t)l->host) % ARENA_ALIGN;
+    else
+        l->block.base = d->ops->alloc(&l->dev, l->block.size);
     if (!l->block.base)
         BUG("the device has no %zu bytes to check %s in", l->block.size, m->scan->name);
     layout_place(l, m, keep, temp);
@@ -230,7 +234,9 @@ static void layout_open(struct layout *l, const struct check_data *m, const stru
 /* Where a byte of the block lies in the host's image of it. */
 static unsigned char *image(const struct layout *l, const void *p)
 {
-    return l->dev.kind == DEV_CUDA ? l->host + ((const char *)p - l->block.base) : (unsigned char *)(uintptr_t)p;
+    if (l->dev.kind == DEV_CUDA)
+        return l->host + ((const char *)p - l->block.base);
+    return (unsigned char *)(uintptr_t)p;
 }
 
 static int64_t inner_of(struct tensor t)
@@ -253,6 +259,11 @@ static void tensor_write(const struct layout *l, struct tensor t, const float *f
     }
 }
 
+static float value_at(const void *from, enum dtype type, int64_t i)
+{
+    return type == BF16 ? float_of_bf16(((const uint16_t *)from)[i]) : ((const float *)from)[i];
+}
+
 /* Takes the values out, if y, and leaves poison behind. True if nothing has changed them. */
 static bool tensor_read(const struct layout *l, struct tensor t, float *y)
 {
@@ -262,8 +273,7 @@ static bool tensor_read(const struct layout *l, struct tensor t, float *y)
         unsigned char *from = image(l, t.data) + (size_t)(i * t.row) * dtype_size(t.type);
         size_t bytes = (size_t)inner_of(t) * dtype_size(t.type);
         for (int64_t j = 0; y && j < inner_of(t); j++)
-            y[i * inner_of(t) + j] = t.type == BF16 ? float_of_bf16(((const uint16_t *)(const void *)from)[j])
-                                                    : ((const float *)(const void *)from)[j];
+            y[i * inner_of(t) + j] = value_at(from, t.type, j);
         same = same && !memcmp(from, l->sent + (from - image(l, l->block.base)), bytes);
         memset(from, 0xff, bytes);
     }
@@ -322,8 +332,9 @@ static const char *layout_get(struct layout *l, struct check_data *m)
         l->dev.ops->get(&l->dev, l->host, l->block.base, l->block.size);
     for (int i = CHECK_FIELDS - 1; i >= 0; i--) {       /* next before the state it may lie in */
         bool in = i < CHECK_INPUTS, twin = m->inplace && i >= CHECK_STATE && i < CHECK_O;
+        bool out = in && !m->forward_only;              /* its gradient was computed */
         bool x_same = tensor_read(l, *check_tensor(&l->x, i), in ? NULL : m->val[i]);
-        bool g_same = tensor_read(l, *check_tensor(&l->g, i), in && !m->forward_only ? m->grad[i] : NULL);
+        bool g_same = tensor_read(l, *check_tensor(&l->g, i), out ? m->grad[i] : NULL);
         if (in && !x_same && !twin)
             wrong = field[i].name;
         if (!in && !g_same)
@@ -333,9 +344,8 @@ static const char *layout_get(struct layout *l, struct check_data *m)
     memset(image(l, l->dseq.data), 0xff, (size_t)m->seqs.tokens * 4);
     memset(image(l, l->keep.data), 0xff, l->dev.keep.size);
     memset(image(l, l->temp.data), 0xff, l->dev.temp.size);
-    for (size_t i = 0; i < l->block.size; i++)
-        if (first[i] != 0xff)
-            wrong = "memory that belongs to nobody";
+    if (*first != 0xff || memcmp(first, first + 1, l->block.size - 1))     /* all equal the first */
+        wrong = "memory that belongs to nobody";
     return wrong;
 }
 

@@ -9,7 +9,7 @@ enum check_field {
     CHECK_O = CHECK_INPUTS, CHECK_VAR, CHECK_NEXT, CHECK_FIELDS = CHECK_NEXT + SCAN_STATES,
 };
 
-/* Dense F32 arrays. Of an input val is given and grad computed; of an output the other way round. */
+/* Dense F32 arrays. Of inputs val is given and grad computed; of outputs the other way round. */
 struct check_data {
     const struct scan *scan;
     struct scan_case   c;
@@ -19,9 +19,9 @@ struct check_data {
     bool               storage[CHECK_FIELDS];        /* of the device's type, else F32 */
     float             *val[CHECK_FIELDS], *grad[CHECK_FIELDS];
     float              scale;                        /* on the query; 0.7 unless changed */
-    float              weight_grad;                  /* what gradients of weights hold before backward adds */
-    bool               absent[2][CHECK_FIELDS];      /* not handed over as value [0], as gradient [1] */
-    bool               inplace;                      /* the memory carried out overwrites the one carried in */
+    float              weight_grad;                  /* gradients of weights before backward */
+    bool               absent[2][CHECK_FIELDS];      /* no value [0], no gradient [1] handed over */
+    bool               inplace;                      /* memory carried out overwrites the one in */
     bool               forward_only;
     int                repeats;                      /* > 0: also time */
     struct scan_time   time;

@@ -1,29 +1,34 @@
-/* check_scan.c - the laws. Each runs a case as a whole and in another way, and compares all tensors. */
+/* check_scan.c - the laws. Each runs a case as a whole and in another way, and compares all
+ * tensors. */
 #include "check_data.h"
 #include "rng.h"
 #include <math.h>
 
-/* What rounding leaves of F32 sums in another order; twice what rounding to 8 bits of mantissa costs. */
+/* What rounding leaves of F32 sums in another order; twice what rounding to 8 bits of mantissa
+ * costs. */
 #define ALLOWED_F32  2e-4
 #define ALLOWED_BF16 (2 * 1.66e-3)
-/* A head whose values vanish beside the other heads' is not measured against its own rounding noise. */
+/* A head whose values vanish beside the other heads' is not measured against its own rounding
+ * noise. */
 #define VANISHES     1e-6
 
 static const struct dev naive = { .kind = DEV_NAIVE, .type = F32, .threads = 1 };
 
-static void worse(struct scan_error *e, double error, const char *law, const char *grad, const char *field, int64_t head)
+static void worse(struct scan_error *e, double error, const char *law, const char *grad,
+                  const char *field, int64_t head)
 {
     if (error <= e->worst)
         return;
     e->worst = isnan(error) ? (double)INFINITY : error;
-    if (!str_format(e->where, sizeof e->where, "%s: %s%s, head %lld", law, grad, field, (long long)head))
+    if (!str_format(e->where, sizeof e->where, "%s: %s%s, head %lld", law, grad, field,
+                    (long long)head))
         BUG("a field's name is too long");
 }
 
-/* Heads lie in the second dimension, in weights in the first. Errors are root mean squares over those
- * of the values; every head is measured, and so is the whole. */
-static void compare_tensor(struct scan_error *e, const char *law, const char *grad, int field, struct tensor shape,
-                           const float *got, const float *want, double allowed)
+/* Heads lie in the second dimension, in weights in the first. Errors are root mean squares over
+ * those of the values; every head is measured, and so is the whole. */
+static void compare_tensor(struct scan_error *e, const char *law, const char *grad, int field,
+                           struct tensor shape, const float *got, const float *want, double allowed)
 {
     int64_t heads = shape.dim[shape.ndim > 1], outer = shape.ndim > 1 ? shape.dim[0] : 1;
     int64_t inner = heads && outer ? tensor_count(shape) / heads / outer : 0;
@@ -42,13 +47,14 @@ static void compare_tensor(struct scan_error *e, const char *law, const char *gr
     worse(e, sqrt(err) / (allowed * sqrt(all) + 1e-35), law, grad, check_name(field), -1);
     for (int64_t h = 0; h < heads; h++) {
         double least = VANISHES * VANISHES * all / (double)heads;
-        worse(e, sqrt(sum[2 * h]) / (allowed * sqrt(fmax(sum[2 * h + 1], least)) + 1e-35), law, grad, check_name(field), h);
+        worse(e, sqrt(sum[2 * h]) / (allowed * sqrt(fmax(sum[2 * h + 1], least)) + 1e-35), law,
+              grad, check_name(field), h);
     }
     free(sum);
 }
 
-static void compare(struct scan_error *e, const char *law, const struct check_data *got, const struct check_data *want,
-                    enum dtype type, bool backward)
+static void compare(struct scan_error *e, const char *law, const struct check_data *got,
+                    const struct check_data *want, enum dtype type, bool backward)
 {
     double allowed = type == BF16 ? ALLOWED_BF16 : ALLOWED_F32;
 
@@ -58,7 +64,8 @@ static void compare(struct scan_error *e, const char *law, const struct check_da
         if (i >= CHECK_INPUTS && !got->absent[0][i])
             compare_tensor(e, law, "", i, got->shape[i], got->val[i], want->val[i], allowed);
         if (i < CHECK_INPUTS && backward && !got->absent[1][i])
-            compare_tensor(e, law, "gradient of ", i, got->shape[i], got->grad[i], want->grad[i], allowed);
+            compare_tensor(e, law, "gradient of ", i, got->shape[i], got->grad[i], want->grad[i],
+                           allowed);
     }
 }
 
@@ -80,8 +87,8 @@ static struct check_data *fresh(const struct scan *f, const struct scan_case *c,
 }
 
 /* Several tokens or sequences of one array into another. */
-static void move(const struct check_data *m, int field, float *to, int64_t to_row, const float *from, int64_t from_row,
-                 int64_t rows)
+static void move(const struct check_data *m, int field, float *to, int64_t to_row,
+                 const float *from, int64_t from_row, int64_t rows)
 {
     int64_t inner = m->shape[field].row;
 
@@ -95,7 +102,8 @@ static bool is_tokens(int field)
 }
 
 /* Tokens of what is given (values of inputs, gradients of outputs), and the weights. */
-static void give(struct check_data *part, int64_t to, const struct check_data *whole, int64_t from, int64_t tokens)
+static void give(struct check_data *part, int64_t to, const struct check_data *whole, int64_t from,
+                 int64_t tokens)
 {
     for (int i = 0; i < CHECK_FIELDS; i++) {
         if (is_tokens(i) && i < CHECK_INPUTS)
@@ -103,12 +111,14 @@ static void give(struct check_data *part, int64_t to, const struct check_data *w
         else if (is_tokens(i))
             move(part, i, part->grad[i], to, whole->grad[i], from, tokens);
         else if (i < CHECK_STATE)
-            memcpy(part->val[i], whole->val[i], (size_t)tensor_count(whole->shape[i]) * sizeof(float));
+            memcpy(part->val[i], whole->val[i],
+                   (size_t)tensor_count(whole->shape[i]) * sizeof(float));
     }
 }
 
 /* Tokens of what was computed. */
-static void take(struct check_data *whole, int64_t to, const struct check_data *part, int64_t from, int64_t tokens)
+static void take(struct check_data *whole, int64_t to, const struct check_data *part, int64_t from,
+                 int64_t tokens)
 {
     for (int i = 0; i < CHECK_FIELDS; i++) {
         if (is_tokens(i) && i < CHECK_INPUTS)
@@ -135,10 +145,13 @@ static double loss(const struct check_data *m)
     return sum;
 }
 
-/* The slope along a random direction, from four points: the error falls with the fourth power of the step. */
+/* The slope along a random direction, from four points: the error falls with the fourth power of
+ * the step. */
 static double slope(struct check_data *m, int field, const float *dir)
 {
-    static const struct { double at, weight; } point[] = { { 1, 8 }, { -1, -8 }, { 2, -1 }, { -2, 1 } };
+    static const struct { double at, weight; } point[] = {
+        { 1, 8 }, { -1, -8 }, { 2, -1 }, { -2, 1 },
+    };
     const double step = 1e-2;
     int64_t count = tensor_count(m->shape[field]);
     float *value = m->val[field], *moved = mem_new((size_t)count, sizeof *moved);
@@ -185,7 +198,8 @@ struct scan_error check_scan_definition(const struct scan *f, const struct scan_
     return e;
 }
 
-struct scan_error check_scan_agreement(struct dev *d, const struct scan *f, const struct scan_case *c)
+struct scan_error check_scan_agreement(struct dev *d, const struct scan *f,
+                                       const struct scan_case *c)
 {
     struct scan_error e = { 0 };
     struct check_data *want = fresh(f, c, d->type), *got = fresh(f, c, d->type);
@@ -211,15 +225,19 @@ struct scan_error check_scan_packing(struct dev *d, const struct scan *f, const 
         struct check_data *part = check_new(f, &alone);
         give(part, 0, whole, whole->start[n], c->length[n]);
         for (int i = 0; i < SCAN_STATES; i++) {
-            move(whole, CHECK_STATE + i, part->val[CHECK_STATE + i], 0, whole->val[CHECK_STATE + i], n, 1);
-            move(whole, CHECK_NEXT + i, part->grad[CHECK_NEXT + i], 0, whole->grad[CHECK_NEXT + i], n, 1);
+            move(whole, CHECK_STATE + i, part->val[CHECK_STATE + i], 0, whole->val[CHECK_STATE + i],
+                 n, 1);
+            move(whole, CHECK_NEXT + i, part->grad[CHECK_NEXT + i], 0, whole->grad[CHECK_NEXT + i],
+                 n, 1);
         }
         run(&e, "packing", part, d);
         take(sum, whole->start[n], part, 0, c->length[n]);
         take_weights(sum, part);
         for (int i = 0; i < SCAN_STATES; i++) {
-            move(whole, CHECK_STATE + i, sum->grad[CHECK_STATE + i], n, part->grad[CHECK_STATE + i], 0, 1);
-            move(whole, CHECK_NEXT + i, sum->val[CHECK_NEXT + i], n, part->val[CHECK_NEXT + i], 0, 1);
+            move(whole, CHECK_STATE + i, sum->grad[CHECK_STATE + i], n, part->grad[CHECK_STATE + i],
+                 0, 1);
+            move(whole, CHECK_NEXT + i, sum->val[CHECK_NEXT + i], n, part->val[CHECK_NEXT + i], 0,
+                 1);
         }
         check_free(part);
     }
@@ -236,8 +254,8 @@ static void hand_over(struct check_data *m, float *const *to, float *const *from
         move(m, CHECK_NEXT + i, to[i], 0, from[i], 0, m->seqs.n);
 }
 
-static void split_run(struct scan_error *e, struct dev *d, struct check_data *whole, struct check_data *a,
-                      struct check_data *b)
+static void split_run(struct scan_error *e, struct dev *d, struct check_data *whole,
+                      struct check_data *a, struct check_data *b)
 {
     if (whole->c.state)
         hand_over(a, a->val + CHECK_STATE, whole->val + CHECK_STATE);
@@ -249,11 +267,13 @@ static void split_run(struct scan_error *e, struct dev *d, struct check_data *wh
     run(e, "splitting", a, d);
 }
 
-struct scan_error check_scan_splitting(struct dev *d, const struct scan *f, const struct scan_case *c)
+struct scan_error check_scan_splitting(struct dev *d, const struct scan *f,
+                                       const struct scan_case *c)
 {
     struct scan_error e = { 0 };
     struct check_data *whole = fresh(f, c, d->type), *sum = check_new(f, c), *a, *b;
-    int32_t *head = mem_new((size_t)c->n, sizeof *head), *tail = mem_new((size_t)c->n, sizeof *tail);
+    int32_t *head = mem_new((size_t)c->n, sizeof *head);
+    int32_t *tail = mem_new((size_t)c->n, sizeof *tail);
     struct scan_case before = *c, after = *c;
 
     before.length = head;
@@ -291,7 +311,8 @@ struct scan_error check_scan_splitting(struct dev *d, const struct scan *f, cons
 }
 
 /* Step t of every sequence that is so long; the others are empty in this row. */
-static void decode_step(struct scan_error *e, struct dev *d, struct check_data *whole, struct check_data *sum, int64_t t)
+static void decode_step(struct scan_error *e, struct dev *d, struct check_data *whole,
+                        struct check_data *sum, int64_t t)
 {
     const struct scan_case *c = &whole->c;
     int32_t *one = mem_new((size_t)c->n, sizeof *one);
@@ -315,7 +336,8 @@ static void decode_step(struct scan_error *e, struct dev *d, struct check_data *
     free(one);
 }
 
-struct scan_error check_scan_decoding(struct dev *d, const struct scan *f, const struct scan_case *c)
+struct scan_error check_scan_decoding(struct dev *d, const struct scan *f,
+                                      const struct scan_case *c)
 {
     struct scan_error e = { 0 };
     struct check_data *whole = fresh(f, c, d->type), *sum = check_new(f, c);
@@ -342,8 +364,8 @@ static void same_bits(struct scan_error *e, const struct check_data *a, const st
 }
 
 /* A gradient that is not handed in is zero, and one that is not asked for changes no other. */
-static void absences(struct scan_error *e, struct dev *d, const struct check_data *want, struct check_data *got,
-                     struct check_data *zero)
+static void absences(struct scan_error *e, struct dev *d, const struct check_data *want,
+                     struct check_data *got, struct check_data *zero)
 {
     for (int odd = 0; odd < 2; odd++) {
         for (int i = 0; i < CHECK_INPUTS; i++)
@@ -368,7 +390,8 @@ static void absences(struct scan_error *e, struct dev *d, const struct check_dat
 struct scan_error check_scan_purity(struct dev *d, const struct scan *f, const struct scan_case *c)
 {
     struct scan_error e = { 0 };
-    struct check_data *a = fresh(f, c, d->type), *b = fresh(f, c, d->type), *zero = fresh(f, c, d->type);
+    struct check_data *a = fresh(f, c, d->type), *b = fresh(f, c, d->type);
+    struct check_data *zero = fresh(f, c, d->type);
 
     run(&e, "purity", a, d);
     run(&e, "purity", b, d);
@@ -377,9 +400,11 @@ struct scan_error check_scan_purity(struct dev *d, const struct scan *f, const s
     b->weight_grad = 0.25f;
     run(&e, "purity", b, d);
     for (int i = CHECK_PRIOR; i < CHECK_STATE; i++)
-        for (int64_t j = 0; j < tensor_count(b->shape[i]); j++)
-            worse(&e, fabs((double)b->grad[i][j] - a->grad[i][j] - 0.25) / (1e-6 * (1 + fabs((double)a->grad[i][j]))),
-                  "adding up", "gradient of ", check_name(i), j);
+        for (int64_t j = 0; j < tensor_count(b->shape[i]); j++) {
+            double once = a->grad[i][j], error = fabs(b->grad[i][j] - once - 0.25);
+            error /= 1e-6 * (1 + fabs(once));
+            worse(&e, error, "adding up", "gradient of ", check_name(i), j);
+        }
     b->weight_grad = 0;
 
     b->forward_only = true;
@@ -396,8 +421,10 @@ struct scan_error check_scan_purity(struct dev *d, const struct scan *f, const s
 
 struct scan_error check_scan(struct dev *d, const struct scan *f, const struct scan_case *c)
 {
-    struct scan_error (*const law[])(struct dev *, const struct scan *, const struct scan_case *) = {
-        check_scan_agreement, check_scan_packing, check_scan_splitting, check_scan_decoding, check_scan_purity,
+    typedef struct scan_error law_fn(struct dev *, const struct scan *, const struct scan_case *);
+    law_fn *const law[] = {
+        check_scan_agreement, check_scan_packing, check_scan_splitting, check_scan_decoding,
+        check_scan_purity,
     };
     struct scan_error worst = { 0 };
 
@@ -418,7 +445,8 @@ double scan_case_updates(const struct scan_case *c)
     return tokens * (double)c->H * (double)c->V * (double)c->K;
 }
 
-struct scan_time check_scan_time(struct dev *d, const struct scan *f, const struct scan_case *c, int repeats)
+struct scan_time check_scan_time(struct dev *d, const struct scan *f, const struct scan_case *c,
+                                 int repeats)
 {
     struct check_data *m = fresh(f, c, d->type);
     struct scan_time time;

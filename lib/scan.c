@@ -66,12 +66,14 @@ static int64_t letter(const struct seqs *s, const struct scan_io *x, char c)
     }
 }
 
-static void check_shape(const struct scan *f, const char *field, struct tensor got, struct tensor want)
+static void check_shape(const struct scan *f, const char *field, struct tensor got,
+                        struct tensor want)
 {
     if (!tensor_same(got, want))
         BUG("scan %s: %s is [%lld,%lld,%lld,%lld], expected [%lld,%lld,%lld,%lld]", f->name, field,
-            (long long)got.dim[0], (long long)got.dim[1], (long long)got.dim[2], (long long)got.dim[3],
-            (long long)want.dim[0], (long long)want.dim[1], (long long)want.dim[2], (long long)want.dim[3]);
+            (long long)got.dim[0], (long long)got.dim[1], (long long)got.dim[2],
+            (long long)got.dim[3], (long long)want.dim[0], (long long)want.dim[1],
+            (long long)want.dim[2], (long long)want.dim[3]);
 }
 
 static struct tensor spell(const struct seqs *s, const struct scan_io *x, const char *shape)
@@ -93,8 +95,14 @@ static const struct scan_field *field_at(const struct scan *f, size_t at)
     return NULL;
 }
 
-static void check_values(const struct dev *d, const struct scan *f, const struct seqs *s, const struct scan_io *x,
-                         const struct tensor *state)
+/* The memory carried in that has the shape of one carried out. */
+static size_t twin_of(size_t next)
+{
+    return next - SCAN_AT(next) + SCAN_AT(state);
+}
+
+static void check_values(const struct dev *d, const struct scan *f, const struct seqs *s,
+                         const struct scan_io *x, const struct tensor *state)
 {
     int64_t H = x->v.dim[1];
 
@@ -104,7 +112,7 @@ static void check_values(const struct dev *d, const struct scan *f, const struct
     for (size_t i = 0; i < LEN(known); i++) {
         size_t at = known[i].at;
         bool is_state = at >= SCAN_AT(state) && at < SCAN_AT(o), is_next = at >= SCAN_AT(next);
-        const struct scan_field *p = field_at(f, is_next ? at - SCAN_AT(next) + SCAN_AT(state) : at);
+        const struct scan_field *p = field_at(f, is_next ? twin_of(at) : at);
         struct tensor t = tensor_at(x, at), want;
 
         if (at == SCAN_AT(o))
@@ -129,7 +137,8 @@ static void check_values(const struct dev *d, const struct scan *f, const struct
 }
 
 static void check_gradients(const struct dev *d, const struct scan *f, const struct scan_io *x,
-                            const struct scan_io *g, const struct tensor *state, const struct tensor *saved)
+                            const struct scan_io *g, const struct tensor *state,
+                            const struct tensor *saved)
 {
     for (size_t i = 0; i < LEN(known); i++) {
         size_t at = known[i].at;
@@ -168,7 +177,8 @@ static void *scratch_push(struct dev *d, const struct scan_impl *impl, const str
     return bytes ? arena_push(&d->temp, SHAPE(F32, (bytes + 3) / 4)).data : NULL;
 }
 
-void scan_forward(struct dev *d, const struct scan *f, const struct seqs *s, struct scan_io *x, struct arena *keep)
+void scan_forward(struct dev *d, const struct scan *f, const struct seqs *s, struct scan_io *x,
+                  struct arena *keep)
 {
     const struct scan_impl *impl = pick(d, f);
     struct tensor state[SCAN_STATES] = { 0 }, saved[SCAN_SAVED] = { 0 };
@@ -185,8 +195,8 @@ void scan_forward(struct dev *d, const struct scan *f, const struct seqs *s, str
     arena_pop(&d->temp, mark);
 }
 
-void scan_backward(struct dev *d, const struct scan *f, const struct seqs *s, const struct scan_io *x,
-                   const struct scan_io *g)
+void scan_backward(struct dev *d, const struct scan *f, const struct seqs *s,
+                   const struct scan_io *x, const struct scan_io *g)
 {
     const struct scan_impl *impl = pick(d, f);
     struct tensor state[SCAN_STATES] = { 0 }, saved[SCAN_SAVED] = { 0 };

@@ -36,8 +36,9 @@ struct scan_impl {
                      void *scratch);
 };
 
-/* A field that a scan uses. Shape in letters: T tokens, N sequences, Q and G heads of q and k, H, V, K; "" for
- * a state, whose shape plan() tells. low..high: values that suit it, for tests and bench. A NULL shape ends. */
+/* A field that a scan uses. Shape in letters: T tokens, N sequences, Q and G heads of q and k, H, V,
+ * K; "" for a state, whose shape plan() tells. low..high: values that suit it, for tests and bench.
+ * A NULL shape ends. */
 struct scan_field { size_t at; const char *shape; float low, high; };
 #define SCAN_AT(field) offsetof(struct scan_io, field)
 

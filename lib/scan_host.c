@@ -1,4 +1,4 @@
-/* scan_host.c - how a row falls into sequences, and how what they share is summed. */
+/* scan_host.c - how a piece of a packed row falls into sequences. */
 #include "scan_host.h"
 
 /* The sequence that holds token t: the last one that starts at or before it. */
@@ -26,7 +26,8 @@ int scan_segments(struct segment *seg, const struct seqs *s, int64_t from, int64
             continue;
         seg[count++] = (struct segment){
             .n = n,
-            .from = (int)((first > from ? first : from) - from), .to = (int)((last < to ? last : to) - from),
+            .from = (int)((first > from ? first : from) - from),
+            .to = (int)((last < to ? last : to) - from),
             .first = first >= from, .last = last <= to,
         };
     }
@@ -43,76 +44,5 @@ void scan_pass_empty(const struct seqs *s, struct tensor to, struct tensor from)
             memcpy(memory(to, n, 0), memory(from, n, 0), bytes);
         else
             memset(memory(to, n, 0), 0, bytes);
-    }
-}
-
-enum { SUMS_BYTES = 16 << 20 };          /* of scratch, if several tiles fit: every sum is a barrier for all threads */
-
-static int64_t part_floats(int64_t width)
-{
-    return 2 * SEQ_TILE * width + SEQ_TILE;
-}
-
-struct scan_sums scan_sums_of(const struct seqs *s, const struct scan_io *x, int64_t blocks)
-{
-    struct scan_sums u = { .heads = x->v.dim[1], .blocks = blocks, .width = scan_padded(x->k.dim[2]) };
-
-    u.tiles = SUMS_BYTES / (u.heads * blocks * part_floats(u.width) * (int64_t)sizeof(float));
-    if (u.tiles > seqs_tiles(s))
-        u.tiles = seqs_tiles(s);
-    if (u.tiles < 1)
-        u.tiles = 1;
-    return u;
-}
-
-int64_t scan_sums_floats(struct scan_sums u)
-{
-    return u.heads * u.blocks * u.tiles * part_floats(u.width);
-}
-
-struct scan_part scan_part_of(struct scan_sums u, int64_t unit, int64_t tile)
-{
-    float *at = u.scratch + (unit * u.tiles + tile % u.tiles) * part_floats(u.width);
-    struct scan_part p;
-
-    p.dq     = scan_cut(&at, SEQ_TILE * u.width);
-    p.dk     = scan_cut(&at, SEQ_TILE * u.width);
-    p.ddecay = at;
-    return p;
-}
-
-/* dq or dk of one token from the units of heads [h0,h1). */
-static void sum_rows(float *to, int64_t K, struct scan_sums u, int64_t tile, int64_t t, int64_t h0, int64_t h1, bool is_k)
-{
-    for (int64_t c = 0; c < K; c += LANES) {
-        lanes sum = { 0 };
-        for (int64_t unit = h0 * u.blocks; unit < h1 * u.blocks; unit++) {
-            struct scan_part p = scan_part_of(u, unit, tile);
-            sum += *(const lanes *)((is_k ? p.dk : p.dq) + t * u.width + c);
-        }
-        lanes_store(to + c, sum, K - c);
-    }
-}
-
-void scan_sums_add(struct scan_sums u, const struct seqs *s, const struct scan_io *x, const struct scan_io *g, int64_t first)
-{
-    int64_t end = (first + u.tiles) * SEQ_TILE, K = x->k.dim[2];
-    int64_t each_q = u.heads / x->q.dim[1], each_k = u.heads / x->k.dim[1];
-
-    if (end > s->tokens)
-        end = s->tokens;
-#pragma omp for schedule(static)
-    for (int64_t token = first * SEQ_TILE; token < end; token++) {
-        int64_t tile = token / SEQ_TILE, t = token % SEQ_TILE;
-        for (int64_t h = 0; g->q.data && h < x->q.dim[1]; h++)
-            sum_rows(row(g->q, token, h), K, u, tile, t, h * each_q, (h + 1) * each_q, false);
-        for (int64_t h = 0; g->k.data && h < x->k.dim[1]; h++)
-            sum_rows(row(g->k, token, h), K, u, tile, t, h * each_k, (h + 1) * each_k, true);
-        for (int64_t h = 0; g->decay.data && h < u.heads; h++) {
-            float sum = 0;
-            for (int64_t unit = h * u.blocks; unit < (h + 1) * u.blocks; unit++)
-                sum += scan_part_of(u, unit, tile).ddecay[t];
-            *row(g->decay, token, h) = sum;
-        }
     }
 }

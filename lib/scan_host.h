@@ -2,7 +2,6 @@
 #ifndef SCAN_HOST_H
 #define SCAN_HOST_H
 #include "scan.h"
-#include "simd.h"
 
 enum { SCAN_PAD = 16 };      /* K is padded to so many floats: full vectors on any machine */
 
@@ -26,7 +25,8 @@ static inline void memory_load(double *m, struct tensor t, int64_t n, int64_t h,
         m[i] = from ? (double)from[i] : 0;
 }
 
-static inline void memory_store(struct tensor t, int64_t n, int64_t h, const double *m, int64_t size)
+static inline void memory_store(struct tensor t, int64_t n, int64_t h, const double *m,
+                                int64_t size)
 {
     float *to = memory(t, n, h);
 
@@ -75,22 +75,13 @@ static inline float *scan_cut(float **scratch, int64_t floats)
     return p;
 }
 
-/* Tokens [from,to) of a piece of the row that belong to sequence n; first, last: they are its first, its last. */
+/* Tokens [from,to) of a piece of the row that belong to sequence n; first, last: they are its
+ * first, its last. */
 struct segment { int64_t n; int from, to; bool first, last; };
 
-/* Splits tokens [from,to) of the row; at most to - from segments, none of them empty. Returns how many. */
+/* Splits tokens [from,to) of the row; at most to - from segments, none of them empty. Returns how
+ * many. */
 int scan_segments(struct segment *seg, const struct seqs *s, int64_t from, int64_t to);
 /* Memory out = memory in, for the sequences without a token. */
 void scan_pass_empty(const struct seqs *s, struct tensor to, struct tensor from);
-
-/* Heads that share q or k, and blocks of rows of a memory, add up their dq, dk and ddecay. To do so in
- * a fixed order, each unit of work (one block of one head) leaves its part in scratch, tile by tile. */
-struct scan_sums { int64_t heads, blocks, width, tiles; float *scratch; };    /* width: K padded; tiles: between two sums */
-struct scan_part { float *dq, *dk, *ddecay; };                               /* [SEQ_TILE,width] x2, [SEQ_TILE] */
-
-struct scan_sums scan_sums_of(const struct seqs *s, const struct scan_io *x, int64_t blocks);
-int64_t          scan_sums_floats(struct scan_sums u);
-struct scan_part scan_part_of(struct scan_sums u, int64_t unit, int64_t tile);
-/* By all threads of a parallel region: the tokens of tiles [first, first + tiles). */
-void scan_sums_add(struct scan_sums u, const struct seqs *s, const struct scan_io *x, const struct scan_io *g, int64_t first);
 #endif

@@ -8,21 +8,24 @@
  *
  * and with W = scale dO, G the adjoint of the memory after them, X = W V', R = D * X:
  *
- *   dQ = R K + A (W S)     dV = P' W + e (K G')     dK = R' Q + e (V G)     G becomes A_L G + (A W)' Q
+ *   dQ = R K + A (W S)     dV = P' W + e (K G')     dK = R' Q + e (V G)
+ *   G becomes A_L G + (A W)' Q
  *   ddecay_t = sum over j < t <= i of P_ij X_ij + sum over i >= t of A_i <w_i, S q_i>
  *            + sum over j < t of e_j <v_j, G k_j> + A_L <S, G>
  *
- * Every product of decays is built by multiplying, never by dividing or by exp of a difference, so a
- * decay that underflows resets the memory; and every term of ddecay_t holds the factor a_t, so nothing
- * cancels. A unit of work is a block of rows (of V) of one head. */
+ * Every product of decays is built by multiplying, never by dividing or by exp of a difference, so
+ * a decay that underflows resets the memory; and every term of ddecay_t holds the factor a_t, so
+ * nothing cancels. A unit of work is a block of rows (of V) of one head. */
 #include "scan_host.h"
+#include "scan_sums.h"
 #include "tile_mul.h"
 #include <math.h>
 #include <omp.h>
 
-enum { BLOCK = 128, TILE = SEQ_TILE, ROWS = SCAN_PAD };   /* most rows in a unit; tokens per product with P's triangle */
+enum { TILE = SEQ_TILE, BLOCK = 128 };   /* BLOCK: most rows in a unit */
+enum { ROWS = SCAN_PAD };                /* of a triangle in one product: the rest is skipped */
 
-struct split { int64_t H, V, K, kw, vw, blocks, rows, units; };      /* kw, vw: K and rows, padded */
+struct split { int64_t H, V, K, kw, vw, blocks, rows, units; };     /* kw, vw: K and rows, padded */
 
 static struct split split_of(const struct scan_io *x)
 {
@@ -53,7 +56,8 @@ struct unit {
 
 static int64_t unit_floats(struct split p)
 {
-    return 2 * (TILE + SCAN_PAD) * (p.kw + p.vw) + 2 * p.kw * p.vw + TILE * (p.kw + p.vw) + 3 * TILE * TILE + TILE * p.vw;
+    return (2 * (TILE + SCAN_PAD) + TILE) * (p.kw + p.vw) + 2 * p.kw * p.vw + 3 * TILE * TILE
+         + TILE * p.vw;
 }
 
 static struct unit unit_of(struct split p, float *scratch)
@@ -83,20 +87,22 @@ static void unit_open(struct unit *u, int64_t unit)
 }
 
 /* Columns [from, from + n) of a head's rows, scaled and padded to width; absent: zeros. */
-static void rows_load(float *to, const struct unit *u, struct tensor t, int64_t h, int64_t from, int64_t n, int64_t width,
-                      float scale)
+static void rows_load(float *to, const struct unit *u, struct tensor t, int64_t h, int64_t from,
+                      int64_t n, int64_t width, float scale)
 {
-    for (int i = 0; i < u->tokens; i++)
+    for (int i = 0; i < u->tokens; i++) {
+        const float *at = t.data ? row(t, u->from + i, h) + from : to;
         for (int64_t c = 0; c < width; c += LANES)
-            *(lanes *)(to + i * width + c) =
-                scale * lanes_load(t.data ? row(t, u->from + i, h) + from + c : NULL, t.data ? n - c : 0);
+            *(lanes *)(to + i * width + c) = scale * lanes_load(at + c, t.data ? n - c : 0);
+    }
 }
 
 static void rows_store(struct tensor t, const struct unit *u, const float *from, float scale)
 {
     for (int i = 0; t.data && i < u->tokens; i++)
         for (int64_t c = 0; c < u->rows; c += LANES)
-            lanes_store(row(t, u->from + i, u->h) + u->row0 + c, scale * *(const lanes *)(from + i * u->p.vw + c), u->rows - c);
+            lanes_store(row(t, u->from + i, u->h) + u->row0 + c,
+                        scale * *(const lanes *)(from + i * u->p.vw + c), u->rows - c);
 }
 
 static void tile_load(struct unit *u, const struct seqs *s, const struct scan_io *x, int64_t from)
@@ -120,7 +126,8 @@ static void state_load(float *to, struct tensor t, int64_t n, const struct unit 
         bool there = t.data && r < u->rows;
         for (int64_t c = 0; c < u->p.kw; c += LANES)
             *(lanes *)(to + r * u->p.kw + c) =
-                lanes_load(there ? memory(t, n, u->h) + (u->row0 + r) * u->p.K + c : NULL, there ? u->p.K - c : 0);
+                lanes_load(there ? memory(t, n, u->h) + (u->row0 + r) * u->p.K + c : NULL,
+                           there ? u->p.K - c : 0);
     }
 }
 
@@ -128,7 +135,8 @@ static void state_store(struct tensor t, int64_t n, const struct unit *u, const 
 {
     for (int64_t r = 0; t.data && r < u->rows; r++)
         for (int64_t c = 0; c < u->p.K; c += LANES)
-            lanes_store(memory(t, n, u->h) + (u->row0 + r) * u->p.K + c, *(const lanes *)(from + r * u->p.kw + c), u->p.K - c);
+            lanes_store(memory(t, n, u->h) + (u->row0 + r) * u->p.K + c,
+                        *(const lanes *)(from + r * u->p.kw + c), u->p.K - c);
 }
 
 static void rows_scale(float *to, const float *by, int64_t rows, int64_t width)
@@ -155,10 +163,12 @@ static struct tile_a turned(const float *at, int64_t width)
 }
 
 /* The part of a b' on and below the diagonal; bt is b transposed. */
-static void lower(float *to, const float *a, int64_t width, const float *bt, int64_t L, int64_t inner)
+static void lower(float *to, const float *a, int64_t width, const float *bt, int64_t L,
+                  int64_t inner)
 {
     for (int64_t i = 0; i < L; i += ROWS)
-        tile_mul(to + i * TILE, TILE, plain(a + i * width, width), bt, TILE, L - i < ROWS ? L - i : ROWS, i + ROWS, inner, false);
+        tile_mul(to + i * TILE, TILE, plain(a + i * width, width), bt, TILE,
+                 L - i < ROWS ? L - i : ROWS, i + ROWS, inner, false);
 }
 
 /* to += T b for a lower triangle T. */
@@ -178,15 +188,16 @@ static void upper_mul(float *to, const float *T, const float *b, int64_t width, 
                  L - j < ROWS ? L - j : ROWS, width, L - j, true);
 }
 
-/* P *= D with zeros above the diagonal, and A, e of the segment's tokens. With X: Z = P * X below the
- * diagonal (not on it), X *= D. d is the row of D that belongs to the token. */
+/* P *= D with zeros above the diagonal, and A, e of the segment's tokens. With X: Z = P * X below
+ * the diagonal (not on it), X *= D. d is the row of D that belongs to the token. */
 static void decay_apply(struct unit *u, const struct segment *seg, bool backward)
 {
     float d[TILE + SCAN_PAD] __attribute__((aligned(64))) = { 0 }, A = 1;
     int64_t L = seg->to - seg->from;
 
     for (int64_t i = 0; i < L; i++) {
-        float a = u->a[seg->from + i], *P = u->P + i * TILE, *X = u->X + i * TILE, *Z = u->Z + i * TILE;
+        float *P = u->P + i * TILE, *X = u->X + i * TILE, *Z = u->Z + i * TILE;
+        float a = u->a[seg->from + i];
         u->A[i] = A *= a;
         scale_all(d, a, i);
         d[i] = 1;
@@ -209,7 +220,8 @@ static void decay_apply(struct unit *u, const struct segment *seg, bool backward
 static void segment_forward(struct unit *u, const struct segment *seg)
 {
     const int64_t L = seg->to - seg->from, kw = u->p.kw, vw = u->p.vw;
-    float *q = u->q + seg->from * kw, *k = u->k + seg->from * kw, *v = u->v + seg->from * vw, *o = u->o + seg->from * vw;
+    float *q = u->q + seg->from * kw, *k = u->k + seg->from * kw;
+    float *v = u->v + seg->from * vw, *o = u->o + seg->from * vw;
 
     tile_transpose(u->kt, TILE, k, kw, scan_padded(L), kw);
     lower(u->P, q, kw, u->kt, L, u->p.K);
@@ -261,7 +273,8 @@ static void tile_forward(struct unit *u, const struct scan_io *x)
     rows_store(x->o, u, u->o, x->scale);
 }
 
-static void linear_forward_cpu(struct dev *d, const struct seqs *s, const struct scan_io *x, void *scratch)
+static void linear_forward_cpu(struct dev *d, const struct seqs *s, const struct scan_io *x,
+                               void *scratch)
 {
     const struct split p = split_of(x);
 
@@ -291,7 +304,8 @@ static float dot(const float *a, const float *b, int64_t count)
     return lanes_sum(sum);
 }
 
-/* through[t]: what reaches ddecay_t by the memory before the segment, by the one after it, or by both. */
+/* through[t]: what reaches ddecay_t by the memory before the segment, by the one after it, or by
+ * both. */
 static void ddecay_apply(float *ddecay, const struct unit *u, int64_t L, const float *through)
 {
     float c[TILE] __attribute__((aligned(64))) = { 0 };
@@ -307,9 +321,10 @@ static void ddecay_apply(float *ddecay, const struct unit *u, int64_t L, const f
     }
 }
 
-/* dQ and dV by the memory before and after the segment, before dQ and dV get their share of the inside. */
-static void segment_through(float *through, struct unit *u, const float *dq, const float *dv, const float *q, const float *v,
-                            const float *G, int64_t L)
+/* dQ and dV by the memory before and after the segment, before dQ and dV get their share of the
+ * inside. */
+static void segment_through(float *through, struct unit *u, const float *dq, const float *dv,
+                            const float *q, const float *v, const float *G, int64_t L)
 {
     const int64_t kw = u->p.kw, vw = u->p.vw;
     float both = u->A[L - 1] * dot(u->S, G, vw * kw), sum = 0;
@@ -325,12 +340,15 @@ static void segment_through(float *through, struct unit *u, const float *dq, con
     }
 }
 
-/* G [vw,kw]: adjoint of the memory after the segment, then of the one before it. dv is left in u->o. */
-static void segment_backward(struct unit *u, const struct segment *seg, struct scan_part part, float *G)
+/* G [vw,kw]: adjoint of the memory after the segment, then of the one before it. dv is left in
+ * u->o. */
+static void segment_backward(struct unit *u, const struct segment *seg, struct scan_part part,
+                             float *G)
 {
     const int64_t L = seg->to - seg->from, kw = u->p.kw, vw = u->p.vw;
-    float *q = u->q + seg->from * kw, *k = u->k + seg->from * kw, *v = u->v + seg->from * vw, *w = u->w + seg->from * vw;
-    float *dq = part.dq + seg->from * kw, *dk = part.dk + seg->from * kw, *dv = u->o + seg->from * vw;
+    float *q = u->q + seg->from * kw, *dq = part.dq + seg->from * kw;
+    float *k = u->k + seg->from * kw, *dk = part.dk + seg->from * kw;
+    float *v = u->v + seg->from * vw, *dv = u->o + seg->from * vw, *w = u->w + seg->from * vw;
     float through[TILE];
 
     tile_transpose(u->kt, TILE, k, kw, scan_padded(L), kw);
@@ -357,7 +375,8 @@ static void segment_backward(struct unit *u, const struct segment *seg, struct s
     tile_mul(G, kw, turned(w, vw), q, kw, u->rows, kw, L, true);
 }
 
-static void tile_backward(struct unit *u, struct scan_part part, float *G, const struct scan_io *x, const struct scan_io *g)
+static void tile_backward(struct unit *u, struct scan_part part, float *G, const struct scan_io *x,
+                          const struct scan_io *g)
 {
     rows_load(u->w, u, g->o, u->h, u->row0, u->rows, u->p.vw, x->scale);
     for (const struct segment *seg = u->seg + u->segments - 1; seg >= u->seg; seg--) {
@@ -374,7 +393,8 @@ static void tile_backward(struct unit *u, struct scan_part part, float *G, const
     rows_store(g->v, u, u->o, 1);
 }
 
-static int64_t linear_scratch_cpu(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward)
+static int64_t linear_scratch_cpu(const struct dev *d, const struct seqs *s,
+                                  const struct scan_io *x, bool backward)
 {
     struct split p = split_of(x);
     int64_t floats = scan_threads(d, x) * unit_floats(p);
@@ -388,8 +408,8 @@ static void linear_backward_cpu(struct dev *d, const struct seqs *s, const struc
                                 const struct scan_io *g, void *scratch)
 {
     const struct split p = split_of(x);
-    const int64_t tiles = seqs_tiles(s);
     struct scan_sums sums = scan_sums_of(s, x, p.blocks);
+    const int64_t tiles = seqs_tiles(s), step = sums.tiles;
     float *adjoint, *at = scratch;
 
     sums.scratch = scan_cut(&at, scan_sums_floats(sums));
@@ -399,14 +419,15 @@ static void linear_backward_cpu(struct dev *d, const struct seqs *s, const struc
     {
         unsigned old = flush_subnormals();
         struct unit u = unit_of(p, at + omp_get_thread_num() * unit_floats(p));
-        for (int64_t first = (tiles - 1) / sums.tiles * sums.tiles; tiles && first >= 0; first -= sums.tiles) {
-            int64_t last = first + sums.tiles < tiles ? first + sums.tiles : tiles;
+        for (int64_t first = (tiles - 1) / step * step; tiles && first >= 0; first -= step) {
+            int64_t last = first + step < tiles ? first + step : tiles;
 #pragma omp for schedule(dynamic)
             for (int64_t unit = 0; unit < p.units; unit++) {
                 unit_open(&u, unit);
                 for (int64_t tile = last - 1; tile >= first; tile--) {
                     tile_load(&u, s, x, tile * TILE);
-                    tile_backward(&u, scan_part_of(sums, unit, tile), adjoint + unit * p.vw * p.kw, x, g);
+                    tile_backward(&u, scan_part_of(sums, unit, tile), adjoint + unit * p.vw * p.kw,
+                                  x, g);
                 }
             }
             scan_sums_add(sums, s, x, g, first);

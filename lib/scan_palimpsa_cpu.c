@@ -1,15 +1,17 @@
 /* scan_palimpsa_cpu.c - the Palimpsa recurrence on host cores (equations: scans/palimpsa.c).
  *
- * The rows of a memory do not talk to each other, except that dq, dk and ddecay sum over them. So a
- * unit of work is a block of rows of one head. It walks the packed row by STEP tokens at a time, which
- * with their histories fit the first-level cache. The K entries of a memory's row lie in SIMD lanes,
- * padded with zeros, where everything stays 0.
+ * The rows of a memory do not talk to each other, except that dq, dk and ddecay sum over them. So
+ * a unit of work is a block of rows of one head. It walks the packed row by STEP tokens at a time,
+ * which with their histories fit the first-level cache. The K entries of a memory's row lie in
+ * SIMD lanes, padded with zeros, where everything stays 0.
  *
- * Backward walks the tiles of SEQ_TILE tokens from last to first. From the saved memory it runs forward
- * to the start of each step of the tile; then, from the last step to the first, it runs forward again,
- * now keeping the memory before every token, and backward. Units leave their part of dq, dk and ddecay
- * in scratch; it is summed in a fixed order, so the result does not depend on who did what. */
+ * Backward walks the tiles of SEQ_TILE tokens from last to first. From the saved memory it runs
+ * forward to the start of each step of the tile; then, from the last step to the first, it runs
+ * forward again, now keeping the memory before every token, and backward. Units leave their part
+ * of dq, dk and ddecay in scratch; it is summed in a fixed order, so the result does not depend on
+ * who did what. */
 #include "scan_host.h"
+#include "scan_sums.h"
 #include "simd.h"
 #include <math.h>
 #include <omp.h>
@@ -18,7 +20,7 @@ enum { STEP = 16, STEPS = SEQ_TILE / STEP };
 enum { BLOCK = 32 };                     /* most rows in a unit */
 
 struct cell { lanes M, J; };             /* LANES entries of a memory, or of its adjoint */
-struct pair { lanes q, k; };             /* LANES entries of a query and a key, or of their gradients */
+struct pair { lanes q, k; };             /* of a query and a key, or of their gradients */
 
 struct split {
     int64_t H, V, K, n;                  /* n: vectors in a row of a memory */
@@ -43,8 +45,8 @@ struct step {
     struct segment seg[STEP];
     float          a[STEP];
     struct pair   *qk;                       /* [STEP, n] */
-    float         *v, *b, *mean, *var;       /* [rows, STEP]; mean, var: what is read, or its gradient */
-    struct cell   *before;                   /* [rows, n] memory before the first token (backward only) */
+    float         *v, *b, *mean, *var;       /* [rows, STEP]; mean, var: read, or their gradients */
+    struct cell   *before;                   /* [rows, n] memory before them (backward only) */
 };
 
 struct unit {
@@ -95,7 +97,8 @@ static void unit_open(struct unit *u, const struct scan_io *x, int64_t unit)
     u->Ip = expf(((const float *)x->prior[0].data)[u->h]);
 }
 
-/* Strand 0 or 1 of a weave: K floats as every other vector, the tail padded with zeros; absent: zeros. */
+/* Strand 0 or 1 of a weave: K floats as every other vector, the tail padded with zeros; absent:
+ * zeros. */
 static void weave(lanes *to, const float *from, int strand, struct split p)
 {
     for (int64_t i = 0; i < p.n; i++)
@@ -114,13 +117,15 @@ static float *state_row(struct tensor t, int64_t n, const struct unit *u, int64_
     return t.data ? memory(t, n, u->h) + (u->row0 + r) * u->p.K : NULL;
 }
 
-static void state_load(struct cell *to, const struct tensor t[2], int64_t n, const struct unit *u, int64_t r)
+static void state_load(struct cell *to, const struct tensor t[2], int64_t n, const struct unit *u,
+                       int64_t r)
 {
     for (int i = 0; i < 2; i++)
         weave((lanes *)to, state_row(t[i], n, u, r), i, u->p);
 }
 
-static void state_store(const struct tensor t[2], int64_t n, const struct unit *u, int64_t r, const struct cell *from)
+static void state_store(const struct tensor t[2], int64_t n, const struct unit *u, int64_t r,
+                        const struct cell *from)
 {
     for (int i = 0; i < 2; i++)
         if (t[i].data)
@@ -128,7 +133,8 @@ static void state_store(const struct tensor t[2], int64_t n, const struct unit *
 }
 
 /* A row of a memory needs its entry of v at every token: columns of [T,H,V] become rows here. */
-static void columns_load(float *to, const struct unit *u, const struct step *y, struct tensor t, float scale)
+static void columns_load(float *to, const struct unit *u, const struct step *y, struct tensor t,
+                         float scale)
 {
     for (int i = 0; i < y->tokens; i++) {
         const float *from = t.data ? row(t, y->from + i, u->h) + u->row0 : NULL;
@@ -137,7 +143,8 @@ static void columns_load(float *to, const struct unit *u, const struct step *y, 
     }
 }
 
-static void columns_store(struct tensor t, const struct unit *u, const struct step *y, const float *from, float scale)
+static void columns_store(struct tensor t, const struct unit *u, const struct step *y,
+                          const float *from, float scale)
 {
     for (int i = 0; t.data && i < y->tokens; i++) {
         float *to = row(t, y->from + i, u->h) + u->row0;
@@ -146,7 +153,8 @@ static void columns_store(struct tensor t, const struct unit *u, const struct st
     }
 }
 
-static void step_load(const struct unit *u, struct step *y, const struct seqs *s, const struct scan_io *x, int64_t from)
+static void step_load(const struct unit *u, struct step *y, const struct seqs *s,
+                      const struct scan_io *x, int64_t from)
 {
     int64_t H = u->p.H, hq = u->h * x->q.dim[1] / H, hk = u->h * x->k.dim[1] / H;
 
@@ -163,7 +171,8 @@ static void step_load(const struct unit *u, struct step *y, const struct seqs *s
 }
 
 /* The tokens of one segment, for row r. */
-static void advance_and_read(const struct unit *u, const struct step *y, const struct segment *seg, int64_t r, bool var)
+static void advance_and_read(const struct unit *u, const struct step *y, const struct segment *seg,
+                             int64_t r, bool var)
 {
     int64_t n = u->p.n;
     struct cell *m = u->memory + r * n;
@@ -173,7 +182,8 @@ static void advance_and_read(const struct unit *u, const struct step *y, const s
         float a = y->a[t], v = y->v[r * STEP + t], b = y->b[r * STEP + t];
         lanes mean = { 0 }, doubt = { 0 };
         for (int64_t j = 0; j < n; j++) {
-            lanes q = x[j].q, k = x[j].k, M = a * m[j].M + v * k, J = a * m[j].J + b * (k * k), qr = q / (J + u->Ip);
+            lanes q = x[j].q, k = x[j].k, M = a * m[j].M + v * k, J = a * m[j].J + b * (k * k);
+            lanes qr = q / (J + u->Ip);
             mean += qr * M;
             doubt += qr * q;
             m[j] = (struct cell){ M, J };
@@ -184,7 +194,8 @@ static void advance_and_read(const struct unit *u, const struct step *y, const s
     }
 }
 
-static void row_forward(const struct unit *u, const struct step *y, const struct scan_io *x, int64_t r)
+static void row_forward(const struct unit *u, const struct step *y, const struct scan_io *x,
+                        int64_t r)
 {
     struct cell *m = u->memory + r * u->p.n;
 
@@ -199,7 +210,8 @@ static void row_forward(const struct unit *u, const struct step *y, const struct
     }
 }
 
-static void palimpsa_forward_cpu(struct dev *d, const struct seqs *s, const struct scan_io *x, void *scratch)
+static void palimpsa_forward_cpu(struct dev *d, const struct seqs *s, const struct scan_io *x,
+                                 void *scratch)
 {
     const struct split p = split_of(x);
 
@@ -208,7 +220,8 @@ static void palimpsa_forward_cpu(struct dev *d, const struct seqs *s, const stru
 #pragma omp parallel num_threads(scan_threads(d, x))
     {
         unsigned old = flush_subnormals();
-        struct unit u = unit_of(p, (float *)scratch + omp_get_thread_num() * unit_floats(p, false), false);
+        float *mine = (float *)scratch + omp_get_thread_num() * unit_floats(p, false);
+        struct unit u = unit_of(p, mine, false);
         struct step *y = &u.step[0];
 #pragma omp for schedule(dynamic)
         for (int64_t unit = 0; unit < p.units; unit++) {
@@ -225,7 +238,8 @@ static void palimpsa_forward_cpu(struct dev *d, const struct seqs *s, const stru
     }
 }
 
-static void advance(struct cell *to, const struct cell *from, const struct pair *x, float a, float v, float b, int64_t n)
+static void advance(struct cell *to, const struct cell *from, const struct pair *x, float a,
+                    float v, float b, int64_t n)
 {
     for (int64_t j = 0; j < n; j++) {
         lanes k = x[j].k;
@@ -242,7 +256,8 @@ static void row_skip(const struct unit *u, const struct step *y, const struct sc
         if (seg->first)
             state_load(m, x->state, seg->n, u, r);
         for (int t = seg->from; t < seg->to; t++)
-            advance(m, m, y->qk + t * u->p.n, y->a[t], y->v[r * STEP + t], y->b[r * STEP + t], u->p.n);
+            advance(m, m, y->qk + t * u->p.n, y->a[t], y->v[r * STEP + t], y->b[r * STEP + t],
+                    u->p.n);
     }
 }
 
@@ -281,8 +296,9 @@ static void segment_forward(const struct unit *u, const struct step *y, const st
 struct row_sums { lanes decay[STEP], prior; };
 
 /* The tokens of one segment from last to first, for row r; leaves dv, db where v, b were. */
-static inline __attribute__((always_inline)) void segment_backward(
-    struct row_sums *sum, const struct unit *u, const struct step *y, const struct segment *seg, int64_t r, bool var)
+static inline __attribute__((always_inline)) void segment_backward(struct row_sums *sum,
+                            const struct unit *u, const struct step *y, const struct segment *seg,
+                            int64_t r, bool var)
 {
     const int64_t n = u->p.n;
     struct cell *g = u->adjoint + r * n;
@@ -293,7 +309,8 @@ static inline __attribute__((always_inline)) void segment_backward(
         const struct cell *m = u->history + t * n;
         struct pair *dx = u->dqk + t * n;
         const int64_t at = r * STEP + t;
-        const float a = y->a[t], v = y->v[at], b = y->b[at], go = y->mean[at], gv = y->var[at], Ip = u->Ip;
+        const float a = y->a[t], v = y->v[at], b = y->b[at], Ip = u->Ip;
+        const float go = y->mean[at], gv = y->var[at];
         lanes dv = { 0 }, db = { 0 }, dd = sum->decay[t];
 
         for (int64_t j = 0; j < n; j++) {
@@ -320,8 +337,8 @@ static inline __attribute__((always_inline)) void segment_backward(
     sum->prior = prior;
 }
 
-static void row_backward(struct row_sums *sum, const struct unit *u, const struct step *y, const struct scan_io *x,
-                         const struct scan_io *g, int64_t r)
+static void row_backward(struct row_sums *sum, const struct unit *u, const struct step *y,
+                         const struct scan_io *x, const struct scan_io *g, int64_t r)
 {
     struct cell *adjoint = u->adjoint + r * u->p.n;
 
@@ -339,8 +356,8 @@ static void row_backward(struct row_sums *sum, const struct unit *u, const struc
     }
 }
 
-static void step_backward(const struct unit *u, const struct step *y, struct scan_part part, double *prior,
-                          const struct scan_io *x, const struct scan_io *g)
+static void step_backward(const struct unit *u, const struct step *y, struct scan_part part,
+                          double *prior, const struct scan_io *x, const struct scan_io *g)
 {
     const int64_t first = y->from % SEQ_TILE, width = u->p.n * LANES;
     struct row_sums sum = { .prior = { 0 } };
@@ -379,7 +396,8 @@ static struct backward backward_of(const struct seqs *s, const struct scan_io *x
     return b;
 }
 
-static int64_t palimpsa_scratch_cpu(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward)
+static int64_t palimpsa_scratch_cpu(const struct dev *d, const struct seqs *s,
+                                    const struct scan_io *x, bool backward)
 {
     struct split p = split_of(x);
     int64_t floats = scan_threads(d, x) * unit_floats(p, backward);
@@ -390,8 +408,9 @@ static int64_t palimpsa_scratch_cpu(const struct dev *d, const struct seqs *s, c
 }
 
 /* Tiles [first, last) of one unit. */
-static void unit_backward(struct unit *u, const struct backward *b, const struct seqs *s, const struct scan_io *x,
-                          const struct scan_io *g, int64_t unit, int64_t first, int64_t last)
+static void unit_backward(struct unit *u, const struct backward *b, const struct seqs *s,
+                          const struct scan_io *x, const struct scan_io *g, int64_t unit,
+                          int64_t first, int64_t last)
 {
     float *carry = b->carry + unit * carry_floats(u->p);
     double *prior = (double *)(void *)scan_cut(&carry, SCAN_PAD);
@@ -433,7 +452,8 @@ static void palimpsa_backward_cpu(struct dev *d, const struct seqs *s, const str
         for (int64_t first = (tiles - 1) / step * step; tiles && first >= 0; first -= step) {
 #pragma omp for schedule(dynamic)
             for (int64_t unit = 0; unit < p.units; unit++)
-                unit_backward(&u, &b, s, x, g, unit, first, first + step < tiles ? first + step : tiles);
+                unit_backward(&u, &b, s, x, g, unit, first,
+                              first + step < tiles ? first + step : tiles);
             scan_sums_add(b.sums, s, x, g, first);
         }
         flush_restore(old);
@@ -443,4 +463,6 @@ static void palimpsa_backward_cpu(struct dev *d, const struct seqs *s, const str
 }
 
 extern const struct scan_impl palimpsa_cpu;
-const struct scan_impl palimpsa_cpu = { palimpsa_scratch_cpu, palimpsa_forward_cpu, palimpsa_backward_cpu };
+const struct scan_impl palimpsa_cpu = {
+    palimpsa_scratch_cpu, palimpsa_forward_cpu, palimpsa_backward_cpu,
+};

@@ -1,4 +1,4 @@
-/* simd.h - a vector of floats as wide as the machine we compile for; arithmetic on it is plain C. */
+/* simd.h - a vector of floats as wide as the machine we compile for, with plain C arithmetic. */
 #ifndef SIMD_H
 #define SIMD_H
 #include "base.h"
@@ -11,13 +11,10 @@ enum { LANES = 8 };
 enum { LANES = 4 };
 #endif
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), may_alias));
-/* The same in memory that is not aligned to a vector. */
-typedef float lanes_loose __attribute__((vector_size(LANES * sizeof(float)), may_alias, aligned(sizeof(float))));
-
-static inline lanes lanes_all(float x)
-{
-    return x - (lanes){ 0 };
-}
+typedef float quad __attribute__((vector_size(16), may_alias));
+/* Lanes in memory that is not aligned to a vector. */
+typedef float lanes_loose
+    __attribute__((vector_size(LANES * sizeof(float)), may_alias, aligned(sizeof(float))));
 
 /* The first `left` floats, at most a vector; the rest of the vector is zero, or not stored. */
 static inline lanes lanes_load(const float *from, int64_t left)
@@ -41,23 +38,16 @@ static inline void lanes_store(float *to, lanes y, int64_t left)
 
 static inline float lanes_sum(lanes x)
 {
-#if defined(__AVX512F__)
-    typedef float half __attribute__((vector_size(32)));
-    half y = __builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15);
-#elif defined(__AVX__)
-    lanes y = x;
-#endif
-#if defined(__AVX__)
-    typedef float quarter __attribute__((vector_size(16)));
-    quarter z = __builtin_shufflevector(y, y, 0, 1, 2, 3) + __builtin_shufflevector(y, y, 4, 5, 6, 7);
-#else
-    lanes z = x;
-#endif
-    return (z[0] + z[2]) + (z[1] + z[3]);
+    quad y[LANES / 4], sum = { 0 };
+
+    memcpy(y, &x, sizeof x);
+    for (int i = 0; i < LANES / 4; i++)
+        sum += y[i];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-/* Memories that fade fade into subnormal numbers, a hundred times slower than 0 and worth no more. Per
- * thread; returns what to put back. */
+/* Memories that fade fade into subnormal numbers, a hundred times slower than 0 and worth no more.
+ * Per thread; returns what to put back. */
 static inline unsigned flush_subnormals(void)
 {
 #if defined(__SSE__)

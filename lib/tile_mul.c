@@ -1,4 +1,4 @@
-/* tile_mul.c - a block of 4 rows by up to 4 vectors of C stays in registers while A and B pass by. */
+/* tile_mul.c - a block of 4 rows by 4 vectors of C stays in registers while A and B pass by. */
 #include "tile_mul.h"
 
 #if defined(__AVX512F__)
@@ -7,9 +7,9 @@ enum { ROWS = 4, COLS = 4 };
 enum { ROWS = 4, COLS = 2 };             /* half as many registers */
 #endif
 
-static inline __attribute__((always_inline)) void block(
-    float *c, int64_t c_row, struct tile_a a, const float *b, int64_t b_row, int64_t inner, bool add,
-    const int rows, const int cols)
+static inline __attribute__((always_inline)) void block(float *c, int64_t c_row, struct tile_a a,
+                            const float *b, int64_t b_row, int64_t inner, bool add, const int rows,
+                            const int cols)
 {
     lanes sum[ROWS][COLS];
 
@@ -27,9 +27,9 @@ static inline __attribute__((always_inline)) void block(
             ((lanes *)(c + i * c_row))[j] = sum[i][j];
 }
 
-static inline __attribute__((always_inline)) void columns(
-    float *c, int64_t c_row, struct tile_a a, const float *b, int64_t b_row, int64_t m, int64_t inner, bool add,
-    const int cols)
+static inline __attribute__((always_inline)) void columns(float *c, int64_t c_row, struct tile_a a,
+                            const float *b, int64_t b_row, int64_t m, int64_t inner, bool add,
+                            const int cols)
 {
     for (; m >= ROWS; m -= ROWS) {
         block(c, c_row, a, b, b_row, inner, add, ROWS, cols);
@@ -61,9 +61,8 @@ void tile_mul(float *c, int64_t c_row, struct tile_a a, const float *b, int64_t 
     }
 }
 
-typedef float quad __attribute__((vector_size(16), may_alias));
-
-void tile_transpose(float *to, int64_t to_row, const float *from, int64_t from_row, int64_t rows, int64_t cols)
+void tile_transpose(float *to, int64_t to_row, const float *from, int64_t from_row, int64_t rows,
+                    int64_t cols)
 {
     for (int64_t i = 0; i < rows; i += 4)
         for (int64_t j = 0; j < cols; j += 4) {
@@ -74,9 +73,11 @@ void tile_transpose(float *to, int64_t to_row, const float *from, int64_t from_r
                 half[x]     = __builtin_shufflevector(r[2 * x], r[2 * x + 1], 0, 4, 1, 5);
                 half[x + 2] = __builtin_shufflevector(r[2 * x], r[2 * x + 1], 2, 6, 3, 7);
             }
-            for (int x = 0; x < 2; x++) {
-                *(quad *)(to + (j + 2 * x) * to_row + i)     = __builtin_shufflevector(half[2 * x], half[2 * x + 1], 0, 1, 4, 5);
-                *(quad *)(to + (j + 2 * x + 1) * to_row + i) = __builtin_shufflevector(half[2 * x], half[2 * x + 1], 2, 3, 6, 7);
+            for (int x = 0; x < 4; x++) {
+                quad a = half[x / 2 * 2], b = half[x / 2 * 2 + 1];
+                quad low = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+                quad high = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+                *(quad *)(to + (j + x) * to_row + i) = x % 2 ? high : low;
             }
         }
 }

@@ -1,4 +1,4 @@
-/* The Palimpsa recurrence against float64 values: outputs, final state, and the gradients of a loss on
+/* The recurrences against float64 values: outputs, final state, and the gradients of a loss on
  * the mean (d*) and of one on mean and variance (dv_*).
  *
  * The files speak of mu and I, of A and dt; we of M = mu I, J = I - Ip, decay = -A dt, Ip_log. */
@@ -40,7 +40,8 @@ static void near(const char *what, const float *got, const double *want, int64_t
         printf("FAIL %s: off by %g, largest value %g\n", what, worst, size), test_failed++;
 }
 
-static void near_file(const struct golden *g, const char *prefix, const char *name, const float *got, int64_t count)
+static void near_file(const struct golden *g, const char *prefix, const char *name,
+                      const float *got, int64_t count)
 {
     float *file = load(g, prefix, name);
     double *want = mem_new((size_t)count, sizeof *want);
@@ -91,7 +92,8 @@ static void set_inputs(struct check_data *m, const struct golden *g)
 static void check_outputs(const struct check_data *m, const struct golden *g)
 {
     int64_t count = tensor_count(m->shape[CHECK_NEXT]);
-    float *Ip = load(g, "", "Ip"), *I = mem_new((size_t)count, sizeof *I), *mu = mem_new((size_t)count, sizeof *mu);
+    float *I = mem_new((size_t)count, sizeof *I), *mu = mem_new((size_t)count, sizeof *mu);
+    float *Ip = load(g, "", "Ip");
 
     for (int64_t i = 0; i < count; i++) {
         I[i]  = m->val[CHECK_NEXT + 1][i] + Ip[head_of_state(g, i)];
@@ -107,9 +109,11 @@ static void check_outputs(const struct check_data *m, const struct golden *g)
 }
 
 /* The chain rule from our variables to those of the file. */
-static void check_gates(const struct check_data *m, const struct golden *g, const char *d, double *dIp)
+static void check_gates(const struct check_data *m, const struct golden *g, const char *d,
+                        double *dIp)
 {
-    float *A = load(g, "", "A"), *dt = load(g, "", "dt"), *ddt = mem_new((size_t)m->seqs.tokens, (size_t)g->H * sizeof *ddt);
+    float *A = load(g, "", "A"), *dt = load(g, "", "dt");
+    float *ddt = mem_new((size_t)(m->seqs.tokens * g->H), sizeof *ddt);
     float *dA = mem_new((size_t)g->H, sizeof *dA), *prior = mem_new((size_t)g->H, sizeof *prior);
 
     for (int64_t i = 0; i < m->seqs.tokens * g->H; i++) {
@@ -128,7 +132,8 @@ static void check_gates(const struct check_data *m, const struct golden *g, cons
     free(prior);
 }
 
-static void check_state(const struct check_data *m, const struct golden *g, const char *d, double *dIp)
+static void check_state(const struct check_data *m, const struct golden *g, const char *d,
+                        double *dIp)
 {
     int64_t count = tensor_count(m->shape[CHECK_STATE]);
     const float *gM = m->grad[CHECK_STATE], *gJ = m->grad[CHECK_STATE + 1];
@@ -172,7 +177,7 @@ static void check_file(const struct golden *g, enum dev_kind kind)
     struct dev d = { .kind = kind, .type = F32, .threads = 2 };
     int n = cu ? (int)cu->count - 1 : (int)g->B;
     int32_t *length = mem_new((size_t)n + 1, sizeof *length);
-    struct scan_case c = { .Hq = g->H, .Hk = g->H, .H = g->H, .K = g->K, .V = g->V, .length = length, .n = n,
+    struct scan_case c = { g->H, g->H, g->H, g->K, g->V, .length = length, .n = n,
                            .state = g->state, .var = true };
     struct check_data *m;
 
@@ -197,9 +202,36 @@ static void check_file(const struct golden *g, enum dev_kind kind)
     free(length);
 }
 
+/* Gated linear attention: g is the log of what survives. */
+static void check_linear(const struct golden *g, enum dev_kind kind)
+{
+    static const struct { int field; const char *name; } in[] = {
+        { CHECK_Q, "q" }, { CHECK_K, "k" }, { CHECK_V, "v" }, { CHECK_DECAY, "g" },
+    };
+    const int32_t length[] = { (int32_t)g->T, (int32_t)g->T };
+    struct dev d = { .kind = kind, .type = F32, .threads = 2 };
+    struct scan_case c = { g->H, g->H, g->H, g->K, g->V, .length = length, .n = 2 };
+    struct check_data *m = check_new(scan_find("linear"), &c);
+
+    REQUIRE(g->B == 2);
+    m->scale = 1;
+    for (size_t i = 0; i < LEN(in); i++) {
+        free(m->val[in[i].field]);
+        m->val[in[i].field] = load(g, "", in[i].name);
+    }
+    free(m->grad[CHECK_O]);
+    m->grad[CHECK_O] = load(g, "", "do");
+    CHECK(check_run(m, &d) == NULL);
+    near_file(g, "", "o", m->val[CHECK_O], tensor_count(m->shape[CHECK_O]));
+    near_file(g, "", "S", m->val[CHECK_NEXT], tensor_count(m->shape[CHECK_NEXT]));
+    for (size_t i = 0; i < LEN(in); i++)
+        near_file(g, "d", in[i].name, m->grad[in[i].field], tensor_count(m->shape[in[i].field]));
+    check_free(m);
+}
+
 int main(void)
 {
-    static const char *const name[] = { "scan_plain", "scan_state", "scan_varlen" };
+    static const char *const name[] = { "scan_plain", "scan_state", "scan_varlen", "gla" };
 
     for (size_t i = 0; i < LEN(name); i++) {
         char path[4096];
@@ -212,9 +244,14 @@ int main(void)
             return 1;
         v = st_find(g.file, "v");
         k = st_find(g.file, "k");
-        g = (struct golden){ g.file, v->dim[0], v->dim[1], v->dim[2], v->dim[3], k->dim[3], st_find(g.file, "I0") };
-        check_file(&g, DEV_NAIVE);
-        check_file(&g, DEV_CPU);
+        g.B = v->dim[0];
+        g.T = v->dim[1];
+        g.H = v->dim[2];
+        g.V = v->dim[3];
+        g.K = k->dim[3];
+        g.state = st_find(g.file, "I0");
+        for (enum dev_kind kind = DEV_NAIVE; kind <= DEV_CPU; kind++)
+            (st_find(g.file, "Ip") ? check_file : check_linear)(&g, kind);
         st_close(g.file);
     }
     return test_done("scan_golden");

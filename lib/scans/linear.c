@@ -1,4 +1,5 @@
-/* linear.c - gated linear attention: the recurrence of Mamba2 (SSD) and of Palimpsa without its precision.
+/* linear.c - gated linear attention: the recurrence of Mamba2 (SSD) and of Palimpsa without its
+ * precision.
  *
  *   S_t = a_t S_{t-1} + v_t k_t'       a_t = exp(decay_t)
  *   o_t = scale S_t q_t
@@ -31,7 +32,8 @@ static void step(double *S, const double *S0, const struct scan_io *x, int64_t t
             S[i * K + j] = a * S0[i * K + j] + (double)v[i] * k[j];
 }
 
-static void linear_forward_naive(struct dev *d, const struct seqs *s, const struct scan_io *x, void *scratch)
+static void linear_forward_naive(struct dev *d, const struct seqs *s, const struct scan_io *x,
+                                 void *scratch)
 {
     int64_t H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2];
     double *S = mem_new((size_t)(V * K), sizeof *S);
@@ -58,9 +60,9 @@ static void linear_forward_naive(struct dev *d, const struct seqs *s, const stru
 /* Gradients of one head of one token. */
 struct token_grad { double *dq, *dk, *dv, decay; };
 
-/* S0: memory before the token; S: after. gS: gradient of S from later tokens; becomes that of S0. */
-static void token_backward(struct token_grad *y, const struct scan_io *x, const struct scan_io *g, int64_t t, int64_t h,
-                           const double *S0, const double *S, double *gS)
+/* S0, S: memory before and after it. gS: gradient of S by later tokens; becomes that of S0. */
+static void token_backward(struct token_grad *y, const struct scan_io *x, const struct scan_io *g,
+                           int64_t t, int64_t h, const double *S0, const double *S, double *gS)
 {
     int64_t H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2];
     const float *q = row(x->q, t, h * x->q.dim[1] / H), *k = row(x->k, t, h * x->k.dim[1] / H);
@@ -133,5 +135,7 @@ extern const struct scan scan_linear;
 const struct scan scan_linear = {
     .name = "linear", .brief = "gated linear attention, as in Mamba2",
     .plan = linear_plan, .field = linear_field,
-    .impl = { [DEV_NAIVE] = &linear_naive, [DEV_CPU] = &linear_cpu, [DEV_CUDA] = SCAN_CUDA(linear) },
+    .impl = {
+        [DEV_NAIVE] = &linear_naive, [DEV_CPU] = &linear_cpu, [DEV_CUDA] = SCAN_CUDA(linear),
+    },
 };

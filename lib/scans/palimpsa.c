@@ -8,8 +8,9 @@
  *
  * Backward, with e = scale do q' and f = scale dvar (q*q)':
  *
- *   gM_t  = e r              + a_{t+1} gM_{t+1}      dv = gM k      dk = gM' v + 2 k * (gJ' b)
- *   gJ_t  = -e r mu - f r r  + a_{t+1} gJ_{t+1}      db = gJ (k*k)  dq = scale (mu' do + 2 q * (r' dvar))
+ *   gM_t  = e r              + a_{t+1} gM_{t+1}      dv = gM k      db = gJ (k*k)
+ *   gJ_t  = -e r mu - f r r  + a_{t+1} gJ_{t+1}
+ *   dk    = gM' v + 2 k * (gJ' b)                    dq = scale (mu' do + 2 q * (r' dvar))
  *   ddecay_t = a_t <M_{t-1}, gM_t> + a_t <J_{t-1}, gJ_t>
  *   dprior   = Ip sum (-e r mu - f r r)
  *
@@ -22,15 +23,17 @@ static void palimpsa_plan(const struct seqs *s, const struct scan_io *x,
 {
     int64_t H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2];
 
-    state[0] = state[1] = SHAPE(F32, s->n, H, V, K);                  /* M, J */
-    saved[0] = saved[1] = SHAPE(F32, seqs_tiles(s), H, V, K);         /* M, J before a tile's first token */
+    state[0] = state[1] = SHAPE(F32, s->n, H, V, K);              /* M, J */
+    saved[0] = saved[1] = SHAPE(F32, seqs_tiles(s), H, V, K);     /* before a tile's first token */
 }
 
 /* One token: the memory after it from the memory before it; they may be the same. */
-static void step(double *M, double *J, const double *M0, const double *J0, const struct scan_io *x, int64_t t, int64_t h)
+static void step(double *M, double *J, const double *M0, const double *J0, const struct scan_io *x,
+                 int64_t t, int64_t h)
 {
     int64_t H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2];
-    const float *k = row(x->k, t, h * x->k.dim[1] / H), *v = row(x->v, t, h), *b = row(x->beta, t, h);
+    const float *k = row(x->k, t, h * x->k.dim[1] / H);
+    const float *v = row(x->v, t, h), *b = row(x->beta, t, h);
     double a = exp((double)*row(x->decay, t, h));
 
     for (int64_t i = 0; i < V; i++)
@@ -41,7 +44,8 @@ static void step(double *M, double *J, const double *M0, const double *J0, const
 }
 
 /* o and var of one token of head h from the memory after it. */
-static void read_memory(const struct scan_io *x, int64_t t, int64_t h, const double *M, const double *J, double Ip)
+static void read_memory(const struct scan_io *x, int64_t t, int64_t h, const double *M,
+                        const double *J, double Ip)
 {
     int64_t H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2];
     const float *q = row(x->q, t, h * x->q.dim[1] / H);
@@ -59,7 +63,8 @@ static void read_memory(const struct scan_io *x, int64_t t, int64_t h, const dou
     }
 }
 
-static void palimpsa_forward_naive(struct dev *d, const struct seqs *s, const struct scan_io *x, void *scratch)
+static void palimpsa_forward_naive(struct dev *d, const struct seqs *s, const struct scan_io *x,
+                                   void *scratch)
 {
     int64_t H = x->v.dim[1], VK = x->v.dim[2] * x->k.dim[2];
     double *M = mem_new(2 * (size_t)VK, sizeof *M), *J = M + VK;
@@ -83,10 +88,11 @@ static void palimpsa_forward_naive(struct dev *d, const struct seqs *s, const st
 /* Gradients of one head of one token; dq and dk are added to, since heads may share q and k. */
 struct token_grad { double *dq, *dk, *dv, *db, decay, prior; };
 
-/* M0,J0: memory before the token; M,J: after. gM,gJ: gradient of M,J from later tokens; becomes that of M0,J0. */
-static void token_backward(struct token_grad *y, const struct scan_io *x, const struct scan_io *g, int64_t t, int64_t h,
-                           const double *M0, const double *J0, const double *M, const double *J,
-                           double *gM, double *gJ, double Ip)
+/* M0,J0: memory before the token; M,J: after. gM,gJ: gradient of M,J from later tokens; becomes
+ * that of M0,J0. */
+static void token_backward(struct token_grad *y, const struct scan_io *x, const struct scan_io *g,
+                           int64_t t, int64_t h, const double *M0, const double *J0,
+                           const double *M, const double *J, double *gM, double *gJ, double Ip)
 {
     int64_t H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2];
     const float *q = row(x->q, t, h * x->q.dim[1] / H), *k = row(x->k, t, h * x->k.dim[1] / H);
@@ -120,8 +126,9 @@ static void palimpsa_backward_naive(struct dev *d, const struct seqs *s, const s
                                     const struct scan_io *g, void *scratch)
 {
     int64_t H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2], VK = V * K;
-    double *M = mem_new(2 * (size_t)((s->longest + 1) * VK), sizeof *M), *J = M + (s->longest + 1) * VK;
-    double *gM = mem_new((size_t)(2 * VK + 2 * K + 2 * V), sizeof *gM), *gJ = gM + VK, *dq = gJ + VK;
+    double *M = mem_new(2 * (size_t)((s->longest + 1) * VK), sizeof *M);
+    double *gM = mem_new((size_t)(2 * VK + 2 * K + 2 * V), sizeof *gM);
+    double *J = M + (s->longest + 1) * VK, *gJ = gM + VK, *dq = gJ + VK;
     struct token_grad y = { .dq = dq, .dk = dq + K, .dv = dq + 2 * K, .db = dq + 2 * K + V };
     (void)d, (void)scratch;
 
@@ -141,7 +148,8 @@ static void palimpsa_backward_naive(struct dev *d, const struct seqs *s, const s
         y.prior = 0;
         for (int64_t t = T - 1; t >= 0; t--) {
             memset(dq, 0, 2 * (size_t)K * sizeof *dq);
-            token_backward(&y, x, g, from + t, h, M + t * VK, J + t * VK, M + (t + 1) * VK, J + (t + 1) * VK, gM, gJ, Ip);
+            token_backward(&y, x, g, from + t, h, M + t * VK, J + t * VK, M + (t + 1) * VK,
+                           J + (t + 1) * VK, gM, gJ, Ip);
             row_add(g->q, from + t, h * x->q.dim[1] / H, y.dq);
             row_add(g->k, from + t, h * x->k.dim[1] / H, y.dk);
             row_put(g->v, from + t, h, y.dv);
@@ -164,8 +172,8 @@ static const struct scan_impl palimpsa_naive = {
 static const struct scan_field palimpsa_field[] = {
     { SCAN_AT(q), "TQK", -1, 1 }, { SCAN_AT(k), "TGK", -1, 1 }, { SCAN_AT(v), "THV", -1, 1 },
     { SCAN_AT(decay), "TH", -0.5f, -0.02f }, { SCAN_AT(beta), "THV", 0.1f, 1.1f },
-    { SCAN_AT(prior[0]), "H", -1, 1 }, { SCAN_AT(state[0]), "", -1, 1 }, { SCAN_AT(state[1]), "", 0.2f, 1.2f },
-    { SCAN_AT(var), "THV", 0, 0 }, { 0, NULL, 0, 0 },
+    { SCAN_AT(prior[0]), "H", -1, 1 }, { SCAN_AT(var), "THV", 0, 0 },
+    { SCAN_AT(state[0]), "", -1, 1 }, { SCAN_AT(state[1]), "", 0.2f, 1.2f }, { 0, NULL, 0, 0 },
 };
 extern const struct scan_impl palimpsa_cpu;
 SCAN_CUDA_DECLARE(palimpsa);
@@ -174,5 +182,7 @@ extern const struct scan scan_palimpsa;
 const struct scan scan_palimpsa = {
     .name = "palimpsa", .brief = "Bayesian memory: gated linear attention over mean and precision",
     .plan = palimpsa_plan, .field = palimpsa_field,
-    .impl = { [DEV_NAIVE] = &palimpsa_naive, [DEV_CPU] = &palimpsa_cpu, [DEV_CUDA] = SCAN_CUDA(palimpsa) },
+    .impl = {
+        [DEV_NAIVE] = &palimpsa_naive, [DEV_CPU] = &palimpsa_cpu, [DEV_CUDA] = SCAN_CUDA(palimpsa),
+    },
 };
