@@ -1,5 +1,21 @@
-/* scan_host.c - how a piece of a packed row falls into sequences. */
+/* scan_host.c - memories in double, and how a piece of a packed row falls into sequences. */
 #include "scan_host.h"
+
+void memory_load(double *m, struct tensor t, int64_t n, int64_t h, int64_t size)
+{
+    const float *from = memory(t, n, h);
+
+    for (int64_t i = 0; i < size; i++)
+        m[i] = from ? (double)from[i] : 0;
+}
+
+void memory_store(struct tensor t, int64_t n, int64_t h, const double *m, int64_t size)
+{
+    float *to = memory(t, n, h);
+
+    for (int64_t i = 0; to && i < size; i++)
+        to[i] = (float)m[i];
+}
 
 /* The sequence that holds token t: the last one that starts at or before it. */
 static int64_t sequence_at(const struct seqs *s, int64_t t)

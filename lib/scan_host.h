@@ -16,23 +16,9 @@ static inline float *memory(struct tensor t, int64_t n, int64_t h)
     return t.data ? (float *)t.data + n * t.row + h * t.dim[2] * t.dim[3] : NULL;
 }
 
-/* An absent memory is empty. */
-static inline void memory_load(double *m, struct tensor t, int64_t n, int64_t h, int64_t size)
-{
-    const float *from = memory(t, n, h);
-
-    for (int64_t i = 0; i < size; i++)
-        m[i] = from ? (double)from[i] : 0;
-}
-
-static inline void memory_store(struct tensor t, int64_t n, int64_t h, const double *m,
-                                int64_t size)
-{
-    float *to = memory(t, n, h);
-
-    for (int64_t i = 0; to && i < size; i++)
-        to[i] = (float)m[i];
-}
+/* The naive rows compute in double. An absent memory is empty, or not stored. */
+void memory_load(double *m, struct tensor t, int64_t n, int64_t h, int64_t size);
+void memory_store(struct tensor t, int64_t n, int64_t h, const double *m, int64_t size);
 
 /* Absent tensors are not wanted: these do nothing then. */
 static inline void row_put(struct tensor t, int64_t token, int64_t head, const double *value)

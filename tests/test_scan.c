@@ -69,9 +69,32 @@ static void laws(const struct scan *f)
         law(f->name, &hard[i], check_scan(&cpu, f, &hard[i]));
 }
 
+/* Who computes what does not show: any number of threads gives the same bits. */
+static void threads_do_not_show(const struct scan *f)
+{
+    const struct scan_case c = { 1, 2, 4, 33, 70, LENGTHS(100, 0, 170), .state = true, .var = true };
+    struct check_data *m[2];
+
+    for (int i = 0; i < 2; i++) {
+        struct dev d = { .kind = DEV_CPU, .type = F32, .threads = 1 + 2 * i };
+        m[i] = check_new(f, &c);
+        check_fill(m[i]);
+        CHECK(check_run(m[i], &d) == NULL);
+    }
+    for (int i = 0; i < CHECK_FIELDS; i++) {
+        size_t bytes = (size_t)tensor_count(m[0]->shape[i]) * sizeof(float);
+        CHECK(!memcmp(m[0]->val[i], m[1]->val[i], bytes));
+        CHECK(!memcmp(m[0]->grad[i], m[1]->grad[i], bytes));
+    }
+    check_free(m[0]);
+    check_free(m[1]);
+}
+
 int main(void)
 {
-    for (const struct scan *f = scan_next(NULL); f; f = scan_next(f))
+    for (const struct scan *f = scan_next(NULL); f; f = scan_next(f)) {
         laws(f);
+        threads_do_not_show(f);
+    }
     return test_done("scan");
 }
