@@ -48,22 +48,55 @@ static int replace_regex(struct buffer *out, struct regex_room *room, struct byt
     return 0;
 }
 
+static int combining(int32_t code)
+{
+    return utf8proc_get_property(code)->combining_class;
+}
+
+/* Canonical order: a run of marks by combining class, equal ones as they came. Text can be one long
+ * run, so counting, in room behind the text, does what insertion would need the square of its length for. */
+static void order(int32_t *code, size_t n, int32_t *room)
+{
+    for (size_t i = 0, end; i < n; i = end + 1) {
+        size_t count[257] = { 0 };
+
+        for (end = i; end < n && combining(code[end]); end++)
+            count[combining(code[end]) + 1]++;
+        if (end - i < 2)
+            continue;
+        for (int k = 1; k <= 256; k++)
+            count[k] += count[k - 1];
+        for (size_t k = i; k < end; k++)
+            room[count[combining(code[k])]++] = code[k];
+        memcpy(code + i, room, (end - i) * sizeof *code);
+    }
+}
+
 /* Appends the form of valid text. */
 static void form_add(struct buffer *out, struct buffer *room, const unsigned char *at, size_t n, int form)
 {
-    size_t cap = n + 32;
+    const unsigned char *end = at + n;
+    size_t cap = 0, k = 0;
     utf8proc_ssize_t got;
+    uint32_t letter = 0;
+    int32_t *code = NULL;
+    int boundary = 0;
 
-    for (;; cap = (size_t)got) {
-        if (room->cap < (cap + 1) * sizeof(int32_t))
-            room->at = mem_grow(room->at, room->cap = 2 * (cap + 1) * sizeof(int32_t), 1);
-        got = utf8proc_decompose(at, (utf8proc_ssize_t)n, (utf8proc_int32_t *)(void *)room->at,
-                                 (utf8proc_ssize_t)cap, (utf8proc_option_t)form);
-        REQUIRE(got >= 0);
-        if ((size_t)got <= cap)
-            break;
+    for (; at < end; at += utf8_read(at, end, &letter)) {
+        utf8_read(at, end, &letter);
+        if (cap - k < 32) {                          /* more than any character becomes */
+            cap = 2 * cap + n + 32;
+            if (room->cap < 2 * cap * sizeof *code)
+                room->at = mem_grow(room->at, room->cap = 2 * cap * sizeof *code, 1);
+            code = (int32_t *)(void *)room->at;
+        }
+        got = utf8proc_decompose_char((int32_t)letter, code + k, (utf8proc_ssize_t)(cap - k),
+                                      (utf8proc_option_t)form, &boundary);
+        REQUIRE(got >= 0 && (size_t)got <= cap - k);
+        k += (size_t)got;
     }
-    got = utf8proc_reencode((utf8proc_int32_t *)(void *)room->at, got, (utf8proc_option_t)form);
+    order(code, k, code + cap);
+    got = utf8proc_reencode(code, (utf8proc_ssize_t)k, (utf8proc_option_t)form);
     REQUIRE(got >= 0);
     buffer_add(out, room->at, (size_t)got);
 }

@@ -75,12 +75,21 @@ void regex_room_close(struct regex_room *room)
     free(room);
 }
 
+/* The default, and the steps that going back over a long run of white space takes. */
+static uint32_t match_limit(size_t n)
+{
+    return n < UINT32_MAX / 32 ? 10000000 + 16 * (uint32_t)n : UINT32_MAX;
+}
+
 int regex_find(const struct regex *r, struct regex_room *room, const char *text, size_t n, size_t from,
                size_t *start, size_t *end)
 {
-    int found = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, room->match, room->context);
     const PCRE2_SIZE *at = pcre2_get_ovector_pointer(room->match);
     PCRE2_UCHAR reason[128];
+    int found;
+
+    pcre2_set_match_limit(room->context, match_limit(n));
+    found = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, room->match, room->context);
 
     if (found == PCRE2_ERROR_NOMATCH)
         return 0;
