@@ -7,6 +7,7 @@
 #include "plasticity.h"
 #include "safetensors.h"
 #include "shard.h"
+#include "torch.h"
 #include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,9 +28,21 @@ static bool ends(const char *s, const char *tail)
     return n >= m && !strcmp(s + n - m, tail);
 }
 
+/* What torch.save writes is a zip archive, whatever its name. */
+static bool is_archive(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    char magic[4];
+    bool zip = f && fread(magic, 1, 4, f) == 4 && !memcmp(magic, "PK\3\4", 4);
+
+    if (f)
+        fclose(f);
+    return zip;
+}
+
 static int print_tensors(const char *path)
 {
-    struct st *f = st_open(path);
+    struct st *f = is_archive(path) ? torch_open(path) : st_open(path);
 
     if (!f)
         return -1;
@@ -189,7 +202,8 @@ static int print_one(const struct info *o, const char *path)
     struct stat st;
     bool there = !stat(path, &st);
 
-    if (there && !S_ISDIR(st.st_mode) && (ends(path, ".safetensors") || ends(path, ".index.json")))
+    if (there && !S_ISDIR(st.st_mode) && (ends(path, ".safetensors") || ends(path, ".index.json") ||
+                                    is_archive(path)))
         return print_tensors(path);
     if (there && !S_ISDIR(st.st_mode) && !ends(path, ".json"))
         return print_shard(path);

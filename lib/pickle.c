@@ -5,7 +5,7 @@
  * tuple's in order. */
 #include "pickle_parts.h"
 
-enum { DEPTH = 8 };              /* of dictionaries within dictionaries */
+enum { DEPTH = 8, NAME_MOST = 512, PICKLE_MOST = 16 << 20 };     /* dictionaries within dictionaries; bytes */
 
 int pickle_bad(const struct machine *m, const char *what)
 {
@@ -179,9 +179,18 @@ static int build(struct machine *m)
     return 0;
 }
 
-static int step(struct machine *m, unsigned char op)
+/* Only opcodes that consume what lies above the mark look for it: the search costs no more than they free. */
+static int marked(struct machine *m, unsigned char op)
 {
     int64_t mark = find_mark(m);
+
+    if (mark < 0)
+        return pickle_bad(m, "items without a mark");
+    return op == 't' ? make_tuple(m, mark + 1, 1) : set_items(m, mark + 1, 1, op == 'u' ? DICT : LIST);
+}
+
+static int step(struct machine *m, unsigned char op)
+{
     int status;
 
     if (simple(m, op, &status))
@@ -194,14 +203,23 @@ static int step(struct machine *m, unsigned char op)
     case 'Q': return pickle_storage(m);
     case 'R': return pickle_reduce(m);
     case 'b': return build(m);
-    case 't': return mark < 0 ? pickle_bad(m, "a tuple without a mark") : make_tuple(m, mark + 1, 1);
+    case 't': case 'u': case 'e': return marked(m, op);
     case 0x85: case 0x86: case 0x87: return make_tuple(m, m->depth - (op - 0x84), 0);
-    case 'u': return mark < 0 ? pickle_bad(m, "items without a mark") : set_items(m, mark + 1, 1, DICT);
-    case 'e': return mark < 0 ? pickle_bad(m, "items without a mark") : set_items(m, mark + 1, 1, LIST);
     case 's': return set_items(m, m->depth - 2, 0, DICT);
     case 'a': return set_items(m, m->depth - 1, 0, LIST);
     default: return pickle_bad(m, "an opcode that tensors do not need; nothing was executed");
     }
+}
+
+/* Texts that become names: short and printable. */
+static bool is_name(const struct value *v, size_t most)
+{
+    if (v->kind != TEXT || v->number < 0 || (size_t)v->number >= most)
+        return false;
+    for (int64_t i = 0; i < v->number; i++)
+        if (v->text[i] < ' ' || v->text[i] > '~')
+            return false;
+    return true;
 }
 
 /* A tensor under its full name, with its storage's numbers. */
@@ -214,6 +232,8 @@ static int collect_one(struct machine *m, struct pickle *p, const char *prefix, 
 
     if (p->n >= (int64_t)m->n)
         return pickle_bad(m, "more tensors than bytes");
+    if (!is_name(key, NAME_MOST - strlen(prefix)) || !is_name(name, 256))
+        return pickle_bad(m, "a tensor or storage whose name is too long or not printable");
     ROOM(p->at, p->n);
     out = &p->at[p->n++];
     *out = *t;
@@ -232,7 +252,7 @@ static int collect(struct machine *m, struct pickle *p, int64_t root)
 {
     int64_t next[DEPTH], visits = 0;
     size_t length[DEPTH];
-    char prefix[512] = "";
+    char prefix[NAME_MOST] = "";
     int depth = 0, status = 0;
 
     next[0] = m->value[root].first;
@@ -251,8 +271,8 @@ static int collect(struct machine *m, struct pickle *p, int64_t root)
         else if (v->kind == TENSOR && key->kind == TEXT)
             status = collect_one(m, p, prefix, key, &m->tensor[v->first]);
         else if (v->kind == DICT && key->kind == TEXT) {
-            if (depth + 1 == DEPTH || length[depth] + (size_t)key->number + 2 > sizeof prefix)
-                status = pickle_bad(m, "dictionaries too deep within one another");
+            if (depth + 1 == DEPTH || !is_name(key, sizeof prefix - length[depth] - 1))
+                status = pickle_bad(m, "dictionaries too deep within one another, or with names that are no names");
             else {
                 memcpy(prefix + length[depth], key->text, (size_t)key->number);
                 memcpy(prefix + length[depth] + key->number, ".", 2);
@@ -271,6 +291,8 @@ int pickle_read(struct pickle *p, const char *data, size_t n, const char *path)
     bool stopped = false;
 
     *p = (struct pickle){ 0 };
+    if (n > PICKLE_MOST)
+        return fail("%s: a pickle of %zu bytes; that of tensors has at most %d", path, n, PICKLE_MOST);
     while (!status && !stopped) {
         if (m.at == n)
             status = pickle_bad(&m, "it ends without STOP");

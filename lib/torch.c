@@ -36,11 +36,22 @@ static void torch_release(void *priv)
     free(t);
 }
 
+/* A member beside data.pkl; root is the length of "ROOT/". */
+static const struct zip_member *beside(const struct torch *t, const struct zip_member *pkl, size_t root,
+                                       const char *what)
+{
+    char name[512];
+
+    if (!str_format(name, sizeof name, "%.*s%s", (int)root, pkl->name, what))
+        return NULL;
+    return zip_find(&t->zip, name, strlen(name));
+}
+
 /* The one member named ROOT/data.pkl; *root is the length of "ROOT/". */
 static const struct zip_member *find_pickle(const struct torch *t, size_t *root)
 {
     static const char tail[] = "data.pkl";
-    const struct zip_member *found = NULL;
+    const struct zip_member *found = NULL, *order;
 
     for (int64_t i = 0; i < t->zip.n; i++) {
         const struct zip_member *m = &t->zip.at[i];
@@ -48,27 +59,39 @@ static const struct zip_member *find_pickle(const struct torch *t, size_t *root)
         const char *slash = memchr(m->name, '/', m->length);
         if (!slash || m->length != (size_t)(slash + 1 - m->name) + n || memcmp(slash + 1, tail, n))
             continue;
+        if (found) {
+            fail("%s: a zip archive with several data.pkl: expected one", t->path);
+            return NULL;
+        }
         found = m;
         *root = m->length - n;
     }
-    if (!found || !found->stored) {
-        fail("%s: a zip archive without a stored data.pkl: not weights written by torch.save", t->path);
-        return NULL;
-    }
-    return found;
+    if (!found)
+        fail("%s: a zip archive without a data.pkl: not weights written by torch.save", t->path);
+    else if (!found->stored)
+        fail("%s: its data.pkl is compressed or encrypted: torch.save writes it plain", t->path);
+    else if (beside(t, found, *root, "constants.pkl"))
+        fail("%s: a TorchScript program, which would have to be executed; expected a dictionary of tensors", t->path);
+    else if ((order = beside(t, found, *root, "byteorder")) &&
+             (!order->stored || order->size != 6 || memcmp(order->data, "little", 6)))
+        fail("%s: its numbers are not little-endian", t->path);
+    else
+        return found;
+    return NULL;
 }
 
 /* Names are file names inside the archive and nothing else: they only have to be found there. */
 static const struct zip_member *find_storage(const struct torch *t, const struct zip_member *pkl, size_t root,
                                              const struct pickle_tensor *p)
 {
-    char name[512];
-    const struct zip_member *m = NULL;
+    char name[300];
+    const struct zip_member *m;
 
-    if (str_format(name, sizeof name, "%.*sdata/%s", (int)root, pkl->name, p->storage))
-        m = zip_find(&t->zip, name, strlen(name));
+    str_format(name, sizeof name, "data/%s", p->storage);
+    m = beside(t, pkl, root, name);
     if (!m || !m->stored) {
-        fail("%s: %s: its storage data/%.60s is not in the archive", t->path, p->name, p->storage);
+        fail("%s: %s: its storage data/%.60s is %s", t->path, p->name, p->storage,
+             m ? "compressed" : "not in the archive");
         return NULL;
     }
     if (p->elements > INT64_MAX / 8 || m->size != (uint64_t)p->elements * st_type_size(p->type)) {
@@ -93,7 +116,8 @@ static int extent(const struct torch *t, const struct pickle_tensor *p, int64_t 
     *count = dense;
     for (int i = 0; i < p->ndim && !over && dense; i++) {
         int64_t reach;
-        over |= __builtin_mul_overflow(p->dim[i] - 1, p->stride[i], &reach) || __builtin_add_overflow(last, reach, &last);
+        over |= __builtin_mul_overflow(p->dim[i] - 1, p->stride[i], &reach) ||
+                __builtin_add_overflow(last, reach, &last);
     }
     if (over || (dense ? last >= p->elements : p->offset > p->elements) || dense > p->elements)
         return fail("%s: %s reaches past its storage of %lld elements", t->path, p->name, (long long)p->elements);
@@ -125,12 +149,13 @@ static int by_name(const void *a, const void *b)
 
 static int join(struct torch *t)
 {
-    size_t root = 0;
+    size_t root = 0, copied = 0;
     const struct zip_member *pkl = find_pickle(t, &root);
 
     if (!pkl || pickle_read(&t->pickle, pkl->data, (size_t)pkl->size, t->path))
         return -1;
-    qsort(t->pickle.at, (size_t)t->pickle.n, sizeof *t->pickle.at, by_name);
+    if (t->pickle.n)
+        qsort(t->pickle.at, (size_t)t->pickle.n, sizeof *t->pickle.at, by_name);
     t->tensor = mem_new((size_t)t->pickle.n, sizeof *t->tensor);
     t->copy = mem_new((size_t)t->pickle.n, sizeof *t->copy);
     for (int64_t i = 0; i < t->pickle.n; i++) {
@@ -149,16 +174,26 @@ static int join(struct torch *t)
         memcpy(out->dim, p->dim, sizeof out->dim);
         out->bytes = out->count * (int64_t)st_type_size(p->type);
         out->data = m->data + (size_t)p->offset * st_type_size(p->type);
-        if (!contiguous)
-            out->data = t->copy[i] = in_order(p, m->data, out->count);
+        if (contiguous)
+            continue;
+        copied += (size_t)out->bytes;              /* small: a storage lies in the file */
+        if (copied > 2 * t->size)
+            return fail("%s: its strided views hold over %zu bytes, the file has %zu", t->path, copied, t->size);
+        out->data = t->copy[i] = in_order(p, m->data, out->count);
     }
     return 0;
 }
 
+/* Takes t over. */
 static struct st *joined(struct torch *t)
 {
     struct st *s;
 
+    if (t->size >= 4 && !memcmp(t->data, "\x80\2\x8a\n", 4)) {
+        fail("%s: the format of torch before 1.6: loading it there and saving it again makes it readable", t->path);
+        torch_release(t);
+        return NULL;
+    }
     if (zip_open(&t->zip, t->data, t->size, t->path) || join(t)) {
         torch_release(t);
         return NULL;

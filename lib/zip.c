@@ -65,6 +65,24 @@ static bool wide_sizes(const char *extra, size_t n, uint64_t *size, uint64_t *pa
     return *size != UINT32_MAX && *offset != UINT32_MAX;
 }
 
+/* "ROOT/data/0", not "/etc/x", "../x" or something that a terminal would obey. */
+static bool tame(const char *name, size_t n)
+{
+    size_t part = 0;
+
+    for (size_t i = 0; i <= n; i++) {
+        if (i < n && name[i] != '/') {
+            if (name[i] < ' ' || name[i] > '~' || name[i] == '\\')
+                return false;
+            continue;
+        }
+        if ((i == 0 && n) || (i - part == 2 && name[part] == '.' && name[part + 1] == '.'))
+            return false;
+        part = i + 1;
+    }
+    return n > 0;
+}
+
 static int read_member(struct zip_member *m, const char *data, size_t n, const char *path, const char *entry,
                        size_t left, size_t *taken)
 {
@@ -80,6 +98,8 @@ static int read_member(struct zip_member *m, const char *data, size_t n, const c
     if (*taken > left)
         return fail("%s: torn zip archive: its directory ends early", path);
     m->name = entry + CENTRAL;
+    if (!tame(m->name, m->length))
+        return fail("%s: zip archive with a member whose name is not a plain relative path", path);
     m->stored = little(entry + 10, 2) == 0 && !(little(entry + 8, 2) & 1);
     packed = little(entry + 20, 4);
     m->size = little(entry + 24, 4);
@@ -88,9 +108,10 @@ static int read_member(struct zip_member *m, const char *data, size_t n, const c
         memcmp(data + offset, "PK\3\4", 4))
         return fail("%s: torn zip archive: member %.*s lies outside", path, (int)m->length, m->name);
     skip = LOCAL + little(data + offset + 26, 2) + little(data + offset + 28, 2);
-    if (!inside(offset, skip, n) || (m->stored && !inside(offset + skip, m->size, n)))
+    m->packed = m->stored ? m->size : packed;
+    if (!inside(offset, skip, n) || !inside(offset + skip, m->packed, n))
         return fail("%s: torn zip archive: member %.*s has %llu bytes at %llu, the file has %zu", path, (int)m->length,
-                    m->name, (unsigned long long)m->size, (unsigned long long)offset, n);
+                    m->name, (unsigned long long)m->packed, (unsigned long long)offset, n);
     m->data = data + offset + skip;
     return 0;
 }
@@ -103,9 +124,35 @@ static int by_name(const void *a, const void *b)
     return order ? order : (x->length > y->length) - (x->length < y->length);
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct zip_member *x = a, *y = b;
+
+    if (x->data != y->data)
+        return (x->data > y->data) - (x->data < y->data);
+    return (x->packed > y->packed) - (x->packed < y->packed);
+}
+
+/* Bytes of two members at once are how small archives claim to hold much. Leaves them in the order of names. */
+static int check_members(struct zip *z, const char *path)
+{
+    if (!z->n)
+        return 0;
+    qsort(z->at, (size_t)z->n, sizeof *z->at, by_place);
+    for (int64_t i = 1; i < z->n; i++)
+        if (z->at[i].data < z->at[i - 1].data + z->at[i - 1].packed)
+            return fail("%s: zip archive whose members %.*s and %.*s overlap", path, (int)z->at[i - 1].length,
+                        z->at[i - 1].name, (int)z->at[i].length, z->at[i].name);
+    qsort(z->at, (size_t)z->n, sizeof *z->at, by_name);
+    for (int64_t i = 1; i < z->n; i++)
+        if (!by_name(&z->at[i - 1], &z->at[i]))
+            return fail("%s: zip archive with two members named %.*s", path, (int)z->at[i].length, z->at[i].name);
+    return 0;
+}
+
 int zip_open(struct zip *z, const char *data, size_t n, const char *path)
 {
-    uint64_t count, size, from;
+    uint64_t count = 0, size = 0, from = 0;
     const char *at;
 
     *z = (struct zip){ 0 };
@@ -116,7 +163,7 @@ int zip_open(struct zip *z, const char *data, size_t n, const char *path)
     z->at = mem_new(count, sizeof *z->at);
     at = data + from;
     for (uint64_t i = 0; i < count; i++) {
-        size_t taken;
+        size_t taken = 0;
         if (read_member(&z->at[i], data, n, path, at, (size_t)(data + from + size - at), &taken)) {
             zip_close(z);
             return -1;
@@ -124,13 +171,10 @@ int zip_open(struct zip *z, const char *data, size_t n, const char *path)
         at += taken;
     }
     z->n = (int64_t)count;
-    qsort(z->at, (size_t)z->n, sizeof *z->at, by_name);
-    for (int64_t i = 1; i < z->n; i++)
-        if (!by_name(&z->at[i - 1], &z->at[i])) {
-            fail("%s: zip archive with two members named %.*s", path, (int)z->at[i].length, z->at[i].name);
-            zip_close(z);
-            return -1;
-        }
+    if (check_members(z, path)) {
+        zip_close(z);
+        return -1;
+    }
     return 0;
 }
 

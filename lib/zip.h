@@ -1,7 +1,8 @@
 /* zip.h - the table of a zip archive in memory; members are read where they lie.
  *
  * Only what torch.save writes: members stored without compression, zip64 sizes. Every offset and size
- * is held against the archive's bytes, members may not overlap, names are only compared. */
+ * is held against the archive's bytes, members may not overlap or share a name, and a name is printable
+ * and stays inside the archive, though nothing is ever unpacked. */
 #ifndef ZIP_H
 #define ZIP_H
 #include "base.h"
@@ -12,6 +13,7 @@ struct zip_member {
     bool        stored;          /* without compression: data can be used */
     const char *data;
     uint64_t    size;
+    uint64_t    packed;          /* bytes in the archive; size when stored */
 };
 struct zip {
     struct zip_member *at;       /* [n] in the order of their names */

@@ -15,7 +15,7 @@ level_of() {
     module=$(basename "${1%.*}")
     case ${module%%_*} in
     base | json | rng | sha256 | half | utf8 | simd | vmath) echo 0 ;;
-    tensor | arena | seqs | config | safetensors | pickle) echo 1 ;;
+    tensor | arena | seqs | config | safetensors | zip | pickle | torch) echo 1 ;;
     dev | op | ops | scan | comm | check | memory | tile) echo 2 ;;
     param | layer | mixer) echo 3 ;;
     model | optim | schedule | loader | shard | bpe | pretoken | source | jsonl | documents | tokenize | ckpt | convert) echo 4 ;;
