@@ -3,7 +3,7 @@
 #define _FILE_OFFSET_BITS 64
 #include "loader.h"
 #include "rng.h"
-#include "scratch.h"
+#include "heard.h"
 #include "shard.h"
 #include "test.h"
 

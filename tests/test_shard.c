@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #include "shard.h"
-#include "scratch.h"
+#include "heard.h"
 #include "shard_format.h"
 #include "test.h"
 #include <signal.h>
