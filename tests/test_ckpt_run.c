@@ -149,9 +149,10 @@ static bool have(int n)
 
 static bool latest_is(int n)
 {
-    char out[1024], want[64];
+    char out[1024], want[64] = "";
 
-    str_format(want, sizeof want, n < 0 ? "" : "/run/step-%06d", n);
+    if (n >= 0)
+        str_format(want, sizeof want, "/run/step-%06d", n);
     if (ckpt_latest(scratch("run"), out, sizeof out))
         return false;
     return n < 0 ? !out[0] : strlen(out) > strlen(want) && !strcmp(out + strlen(scratch_root), want);
