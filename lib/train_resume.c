@@ -54,7 +54,7 @@ static int compare(const struct setting *now, const struct json *old, const char
 
     if (now->text ? json_string(old, now->name, &text) != 1 : json_double(old, now->name, &number) != 1)
         return 0;
-    same = now->text ? !strcmp(now->text, text) : fabs(now->number - number) <= 1e-9 * fabs(number);
+    same = now->text ? !strcmp(now->text, text) : fabs(now->number - number) <= 1e-8 * fabs(number);
     if (same)
         return 0;
     if (now->fixed && now->text)

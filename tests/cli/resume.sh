@@ -31,6 +31,7 @@ for way in "one" "rows --micro-tokens 64" "ranks --ranks 2 --micro-tokens 64"; d
     stderr_has "finished step 10 of 20; saved in $name-half"
     train $name-half $args --steps 20 --save-every 5
     status 0
+    true_that 'nothing has changed' test -z "$(grep -e '->' .result/stderr)"
     stderr_has "resuming at step 10 from $name-half/step-000010"
     same_run $name $name-half 000020
 done
