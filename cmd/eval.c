@@ -201,14 +201,15 @@ static int eval(int argc, const char **argv)
     };
     int n = opt_parse(&cmd_eval, argc, argv, opts);
 
-    if (n < 0)
-        return 2;
-    if (n != 1 || strcmp(argv[0], "nll"))
-        return fail("eval: expected one task, nll, found '%s'", n == 1 || (n && strcmp(argv[0], "nll")) ? argv[0]
-                    : n ? argv[1] : ""), 2;
+    if (n >= 0 && (n != 1 || strcmp(argv[0], "nll"))) {
+        fail("eval: expected one task, nll, found '%s'", n ? argv[n > 1 && !strcmp(argv[0], "nll")] : "");
+        n = -1;
+    }
     say_quiet(e.quiet);
-    if (opened_open(&e.m, e.dir, e.device, e.dtype, e.threads, &(struct model_use){ 0 }))
-        return 1;
+    if (n < 0 || opened_open(&e.m, e.dir, e.device, e.dtype, e.threads, &(struct model_use){ 0 })) {
+        free(e.data.at);
+        return n < 0 ? 2 : 1;
+    }
     status = run(&e) ? 1 : 0;
     nll_close(&e.nll);
     bpe_ids_free(&e.ids);

@@ -248,15 +248,15 @@ static int generate(int argc, const char **argv)
     };
     int n = opt_parse(&cmd_generate, argc, argv, opts);
 
-    if (n < 0)
-        return 2;
     if (n > 0)
-        return fail("generate: unexpected operand '%s'", argv[0]), 2;
-    if (g.prompt && g.file)
-        return fail("generate: --prompt and --file are two prompts"), 2;
+        n = fail("generate: unexpected operand '%s'", argv[0]);
+    else if (n == 0 && g.prompt && g.file)
+        n = fail("generate: --prompt and --file are two prompts");
     say_quiet(quiet);
-    if (opened_open(&g.m, g.dir, g.device, g.dtype, g.threads, &(struct model_use){ 0 }))
-        return 1;
+    if (n < 0 || opened_open(&g.m, g.dir, g.device, g.dtype, g.threads, &(struct model_use){ 0 })) {
+        free(g.stop.at);
+        return n < 0 ? 2 : 1;
+    }
     status = run(&g) ? 1 : 0;
     session_close(&g.s);
     doubt_close(&g.doubt);
