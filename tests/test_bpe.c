@@ -54,13 +54,14 @@ static size_t decode(const struct bpe *b, struct bpe_ids ids, char **out)
 {
     struct bpe_decoder d;
     const char *bytes;
-    size_t n = 0, k;
+    size_t n = 0, cap = 0, k;
 
     *out = NULL;
     bpe_decoder_init(&d, b);
     for (int64_t i = 0; i <= ids.n; i++) {
         k = i < ids.n ? bpe_decode(&d, ids.at[i], &bytes) : bpe_decode_end(&d, &bytes);
-        *out = mem_grow(*out, n + k + 1, 1);
+        if (cap < n + k + 1)
+            *out = mem_grow(*out, cap = 2 * (n + k + 1), 1);
         memcpy(*out + n, bytes, k);
         n += k;
     }
@@ -158,7 +159,7 @@ static struct text pieces_json(const char *extra, const char *const *letters, in
 #define BOS "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, " \
             "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}]}"
 
-static const char *const letters[] = { "\xE2\x96\x81", "a", "b", "ab", "\xE2\x96\x81" "ab", "\xE2\x96\x81\xE2\x96\x81", "bb" };
+static const char *const letters[] = { "\xE2\x96\x81", "a", "b", "ab", ("\xE2\x96\x81" "ab"), "\xE2\x96\x81\xE2\x96\x81", "bb" };
 static const char letter_merges[] = "\"a b\", [\"\xE2\x96\x81\", \"ab\"], \"\xE2\x96\x81 \xE2\x96\x81\", [\"b\", \"b\"]";
 
 static struct bpe *small_pieces(const char *more)
