@@ -185,7 +185,7 @@ static int eval(int argc, const char **argv)
     int status;
     const struct opt opts[] = {
         OPT("model", &e.dir, "DIR", "model directory, or a run's", .need = true),
-        OPT("data", &e.data, "FILE", "text, .jsonl (either also .gz, .zst), .pts or .bin; may be repeated", .need = true),
+        OPT("data", &e.data, "FILE", "text, .jsonl (either also .gz, .zst), .pts or .bin; more may follow as operands"),
         OPT("field", &e.field, "NAME", "of the text in .jsonl"),
         OPT("context", &e.context, "N", "cut documents into independent parts of N tokens; 0: whole, memory carried",
             .range = "[0,)"),
@@ -201,10 +201,14 @@ static int eval(int argc, const char **argv)
     };
     int n = opt_parse(&cmd_eval, argc, argv, opts);
 
-    if (n >= 0 && (n != 1 || strcmp(argv[0], "nll"))) {
-        fail("eval: expected one task, nll, found '%s'", n ? argv[n > 1 && !strcmp(argv[0], "nll")] : "");
-        n = -1;
+    if (n >= 0 && (!n || strcmp(argv[0], "nll")))
+        n = fail("eval: expected the task nll, found '%s'", n ? argv[0] : "");
+    for (int i = 1; i < n; i++) {
+        e.data.at = mem_grow(e.data.at, (size_t)e.data.n + 1, sizeof *e.data.at);
+        e.data.at[e.data.n++] = argv[i];
     }
+    if (n > 0 && !e.data.n)
+        n = fail("eval: expected data: text, .jsonl, .pts or .bin");
     say_quiet(e.quiet);
     if (n < 0 || opened_open(&e.m, e.dir, e.device, e.dtype, e.threads, &(struct model_use){ 0 })) {
         free(e.data.at);

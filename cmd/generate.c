@@ -236,7 +236,7 @@ static int generate(int argc, const char **argv)
         OPT("top-k", &g.sampler.top_k, "N", "among the N most likely; 0: all", .range = "[0,)"),
         OPT("top-p", &g.sampler.top_p, "X", "among the most likely that hold this share", .range = "(0,1]"),
         OPT("seed", &g.sampler.seed, "N", "the same seed, the same text"),
-        OPT("stop", &g.stop, "TEXT", "end before this text (may be repeated)"),
+        OPT("stop", &g.stop, "TEXT", "end before this text"),
         OPT("uncertainty", &g.uncertainty, NULL, "a line per token: id, doubt, log-probability, text"),
         OPT("state-in", &g.state_in, "FILE", "go on from a saved memory"),
         OPT("state-out", &g.state_out, "FILE", "save the memory at the end"),

@@ -32,7 +32,7 @@ static int pretrain(int argc, const char **argv)
         OPT("decay-all", &o.decay_all, NULL, "weight decay on A_log, dt_bias, D, b_scale and norms too"),
         OPT("clip", &o.clip, "X", "bound on the global gradient norm; 0: off", .range = "[0,)"),
         OPT("seed", &o.seed, "N", "of weights and order"),
-        OPT("shuffle", &o.shuffle, NULL, "visit windows in a new order every epoch"),
+        OPT("shuffle", &o.shuffle, NULL, "visit windows in the order of the data, not in a new one every epoch"),
         OPT("align", &o.align, NULL, "windows begin at document starts only"),
         OPT("join", &o.join, NULL, "do not reset the memory at documents"),
         OPT("once", &o.once, NULL, "refuse to visit the data more than once"),
@@ -58,7 +58,7 @@ static int pretrain(int argc, const char **argv)
     if (n < 0)
         return 2;
     if (n > 0)
-        return fail("pretrain: unexpected operand '%s'", argv[0]), 2;
+        return fail("pretrain: unexpected operand '%s'; a pattern after --data needs quotes", argv[0]), 2;
     return train_run(&o) ? 1 : 0;
 }
 

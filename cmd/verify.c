@@ -31,7 +31,7 @@ static int verify(int argc, const char **argv)
         OPT("tol", &b.logits, "X", "bound on logits, RMS of the error / RMS", .range = "[0,)"),
         OPT("tol-loss", &b.loss, "X", "bound on the loss, absolute", .range = "[0,)"),
         OPT("tol-grad", &b.grad, "X", "bound on every gradient, RMS of the error / RMS", .range = "[0,)"),
-        OPT("grads", &grads, NULL, "compare gradients where the file has them"),
+        OPT("grads", &grads, NULL, "leave out the gradients that the file has"),
         OPT_END
     };
     int n = opt_parse(&cmd_verify, argc, argv, opts);

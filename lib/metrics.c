@@ -89,6 +89,13 @@ static void progress(struct metrics *m, const struct metrics_step *s)
         say_over("%s", line);
     else
         say("%s", line);
+    m->shown = time_now();
+}
+
+void metrics_show(struct metrics *m, const struct metrics_step *s)
+{
+    if (m->terminal && time_now() - m->shown > 0.5)
+        progress(m, s);
 }
 
 int metrics_log(struct metrics *m, const struct metrics_step *s)

@@ -13,6 +13,7 @@ struct metrics {
     bool    terminal;             /* stderr is one: lines of progress replace each other */
     int64_t steps;                /* of the whole run, for the ETA */
     double  start;                /* time_now() at the first step of this invocation */
+    double  shown;                /* when the line on the terminal was last changed */
     int64_t first;                /* step at which this invocation began */
 };
 struct metrics_step {
@@ -23,6 +24,7 @@ struct metrics_step {
 /* path: RUN/metrics.jsonl. Keeps lines with step <= `step`. 0, or -1 with the reason. */
 int  metrics_open(struct metrics *m, const char *path, int64_t step, int64_t steps);
 int  metrics_log(struct metrics *m, const struct metrics_step *s);          /* -1 when the disk is full */
+void metrics_show(struct metrics *m, const struct metrics_step *s);         /* to the terminal only, now and then */
 int  metrics_val(struct metrics *m, int64_t step, double loss);
 void metrics_close(struct metrics *m);
 EXTERN_C_END

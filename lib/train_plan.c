@@ -141,8 +141,8 @@ void train_banner(struct train *t)
     say("memory     %.0f MiB: weights %.0f, gradients %.0f, optimizer %.0f, activations %.0f, scratch %.0f",
         mib(total(&t->plan)), mib(t->plan.weights), mib(t->plan.grads), mib(t->plan.optimizer), mib(t->plan.keep),
         mib(t->plan.temp));
-    say("data       %lld tokens, %lld windows of %lld an epoch", (long long)t->data.stream, (long long)t->data.windows,
-        (long long)o->context);
+    say("data       %lld tokens, %lld windows of %lld an epoch, %lld tokens never visited", (long long)t->data.stream,
+        (long long)t->data.windows, (long long)o->context, (long long)t->data.skipped);
     say("steps      %lld of %lld tokens: %.3g tokens, %.3g epochs", (long long)o->steps, (long long)o->batch_tokens,
         tokens, tokens / epoch);
     say("row        %lld tokens, %lld a step%s%s", (long long)t->micro, (long long)t->accum,

@@ -116,9 +116,13 @@ static int log_step(struct train *t, double loss, double norm, double lr)
     struct metrics_step m = { .step = t->step, .tokens = t->step * o->batch_tokens, .loss = loss, .lr = lr,
                               .grad_norm = norm, .seconds = now - t->metrics.start };
 
-    if (t->comm.rank || (t->step % o->log_every && t->step != t->until && t->step != 1))
+    if (t->comm.rank)
         return 0;
     m.tokens_per_second = steps * (double)o->batch_tokens / (now - t->logged_at + 1e-9);
+    if (t->step % o->log_every && t->step != t->until && t->step != 1) {
+        metrics_show(&t->metrics, &m);
+        return 0;
+    }
     m.epoch = (double)m.tokens / (double)(t->data.windows * o->context);
     if (o->peak_tflops > 0)
         m.mfu = m.tokens_per_second * 6 * (double)config_parameters(&t->cfg) / (o->peak_tflops * 1e12 * o->ranks);

@@ -10,10 +10,13 @@ status 2
 stderr 'error: palimpsa eval: --model is required; see palimpsa eval --help'
 run eval --model run --data text.txt
 status 2
-stderr "error: eval: expected one task, nll, found ''"
+stderr "error: eval: expected the task nll, found ''"
 run eval perplexity --model run --data text.txt
 status 2
-stderr "error: eval: expected one task, nll, found 'perplexity'"
+stderr "error: eval: expected the task nll, found 'perplexity'"
+run eval nll --model run
+status 2
+stderr 'error: eval: expected data: text, .jsonl, .pts or .bin'
 run eval nll --model run --data nowhere.txt
 status 1
 stdout ''
@@ -78,6 +81,8 @@ parts=$(value nll)
 run eval nll --model run --data long.txt --quiet
 true_that 'memory helps' awk -v a="$parts" -v b="$(value nll)" 'BEGIN { exit !(a > b) }'
 cp .result/stdout .result/plain
+run eval nll --model run --quiet long.txt text.jsonl
+true_that 'two files are one set' test "$(value documents)" = 401
 gzip -k work/long.txt
 run eval nll --model run --data long.txt.gz --quiet
 cmp -s .result/stdout .result/plain || wrong

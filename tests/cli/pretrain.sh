@@ -19,7 +19,7 @@ stderr "error: --schedule: expected cosine|linear|wsd|constant, found 'cosin'"
 
 train bad extra
 status 2
-stderr "error: pretrain: unexpected operand 'extra'"
+stderr "error: pretrain: unexpected operand 'extra'; a pattern after --data needs quotes"
 
 train bad --lr -1
 status 2
@@ -141,3 +141,14 @@ stderr_has 'error: sh2/*.pts: expected shards of tokenizer '
 train bad --data 'sh/*.pts,sh2/*.pts'
 status 1
 stderr_has 'tokenizer: expected '
+
+# Windows that begin at documents: what that leaves out is said.
+train aligned --steps 2 --align
+status 0
+stderr_has ' tokens never visited'
+sed -n 's/^data .* an epoch, \([0-9]*\) tokens never visited/\1/p' .result/stderr >.result/skipped
+true_that 'some are' test "$(cat .result/skipped)" -gt 64
+train joined --steps 2 --join --no-shuffle
+status 0
+true_that 'the order of the data' test "$(grep -o '"at": "[^"]*"' work/joined/metrics.jsonl | paste -sd ' ')" = \
+    '"at": "text_000000.pts:0" "at": "text_000000.pts:256"'
