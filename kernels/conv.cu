@@ -6,7 +6,7 @@
 #include "launch.cuh"
 #include "sheet.cuh"
 
-enum { STRIP = 32, LANES = 64, MOST_PARTS = 256 };
+enum { STRIP = 32, LANES = 32, AHEAD = 4 };      /* AHEAD: tokens that are fetched together */
 
 struct filter { const float *w, *bias; int width; };     /* [C,width], [C] or NULL */
 
@@ -70,24 +70,30 @@ conv_kernel(struct tensor y, struct tensor x, struct tensor state, struct filter
     if (c >= x.dim[1])
         return;
     load_filter<W, N>(weight, bias, f, c);
-    pack<X, N> ahead = *(const pack<X, N> *)((const X *)x.data + from * x.row + c);
-    for (int k = 0; k < n; k++) {
-        const int64_t t = from + k;
-        if (k == 0 || pos[k] == 0)
-            load_past<W, N, X>(past, x, state, f.width, s, t, pos[k], c);
-        for (int i = 0; i < N; i++)
-            past[0][i] = load(&ahead.at[i]);
-        if (k + 1 < n)                           /* fetched while this token is computed */
-            ahead = *(const pack<X, N> *)((const X *)x.data + (t + 1) * x.row + c);
-        float a[N];
-        for (int i = 0; i < N; i++) {
-            a[i] = bias[i];
-            for (int back = 0; back < W; back++)
-                a[i] += weight[back][i] * past[back][i];
-            a[i] *= sigmoid(a[i]);
+    for (int k0 = 0; k0 < n; k0 += AHEAD) {
+        pack<X, N> p[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (k0 + k < n)
+                p[k] = *(const pack<X, N> *)((const X *)x.data + (from + k0 + k) * x.row + c);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++) {
+            const int64_t t = from + k0 + k;
+            float a[N];
+            if (k0 + k >= n)
+                break;
+            if (k0 + k == 0 || pos[k0 + k] == 0)
+                load_past<W, N, X>(past, x, state, f.width, s, t, pos[k0 + k], c);
+            for (int i = 0; i < N; i++) {
+                past[0][i] = load(&p[k].at[i]);
+                a[i] = bias[i];
+                for (int back = 0; back < W; back++)
+                    a[i] += weight[back][i] * past[back][i];
+                a[i] *= sigmoid(a[i]);
+            }
+            store_n<N>((X *)y.data + t * y.row + c, a);
+            shift<W, N>(past);
         }
-        store_n<N>((X *)y.data + t * y.row + c, a);
-        shift<W, N>(past);
     }
 }
 
@@ -150,6 +156,28 @@ void cuda_conv(struct dev *d, struct tensor y, struct tensor next, struct tensor
             conv_launch<16, 1, X>(d, y, next, x, state, &f, s));
 }
 
+/* One token of backward: x and e are its input and the gradient of its output. past, g, dw and dbias move on. */
+template <int W, int N, typename X>
+__device__ inline void conv_bwd_token(float (&past)[W][N], float (&g)[W][N], float (&dw)[W][N], float (&dbias)[N],
+                                      const float (&weight)[W][N], const float (&bias)[N], const pack<X, N> &x,
+                                      const pack<X, N> &e, bool own)
+{
+    for (int i = 0; i < N; i++) {
+        float a = bias[i];
+        past[0][i] = load(&x.at[i]);
+        for (int back = 0; back < W; back++)
+            a += weight[back][i] * past[back][i];
+        const float y = sigmoid(a);
+        g[0][i] = load(&e.at[i]) * y * (1.f + a * (1.f - y));
+        if (own) {
+            dbias[i] += g[0][i];
+            for (int back = 0; back < W; back++)
+                dw[back][i] += g[0][i] * past[back][i];
+        }
+    }
+    shift<W, N>(past);
+}
+
 /* g[t] = dy[t] silu'(a[t]) is needed W-1 tokens ahead: dx[t] = sum_back w[back] g[t+back] while t+back is in
  * the sequence of t, that is while its position is at least back. A block takes every gridDim.y-th strip.
  * part_w: [gridDim.y][C,width], part_bias: [gridDim.y][C]. */
@@ -166,52 +194,41 @@ conv_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor x, struct filt
     if (c < C)
         load_filter<W, N>(weight, bias, f, c);
     for (int64_t from = (int64_t)blockIdx.y * 2 * STRIP; from < s.tokens; from += (int64_t)gridDim.y * 2 * STRIP) {
-        const int n = (int)min((int64_t)2 * STRIP, s.tokens - from);
+        const int n = (int)min((int64_t)2 * STRIP, s.tokens - from), ahead = n + W - 1;
+        const int known = (int)min((int64_t)ahead, s.tokens - from);
         __syncthreads();
-        load_positions(pos, from, n + W - 1, s);
+        load_positions(pos, from, ahead, s);
         __syncthreads();
-        pack<X, N> xn, en;                       /* of the next token, fetched while one is computed */
-        if (c < C) {
-            xn = *(const pack<X, N> *)((const X *)x.data + from * x.row + c);
-            en = *(const pack<X, N> *)((const X *)dy.data + from * dy.row + c);
-        }
-        for (int k = 0; k < n + W - 1 && c < C; k++) {
-            const int64_t t = from + k;
-            shift<W, N>(g);
-            for (int i = 0; i < N; i++)
-                g[0][i] = 0.f;
-            if (t < s.tokens) {
-                float e[N];
-                if (k == 0 || pos[k] == 0)
-                    load_past<W, N, X>(past, x, none, f.width, s, t, pos[k], c);
-                for (int i = 0; i < N; i++) {
-                    past[0][i] = load(&xn.at[i]);
-                    e[i]       = load(&en.at[i]);
-                }
-                if (t + 1 < s.tokens) {
-                    xn = *(const pack<X, N> *)((const X *)x.data + (t + 1) * x.row + c);
-                    en = *(const pack<X, N> *)((const X *)dy.data + (t + 1) * dy.row + c);
-                }
-                for (int i = 0; i < N; i++) {
-                    float a = bias[i];
-                    for (int back = 0; back < W; back++)
-                        a += weight[back][i] * past[back][i];
-                    const float y = sigmoid(a);
-                    g[0][i] = e[i] * y * (1.f + a * (1.f - y));
-                    dbias[i] += k < n ? g[0][i] : 0.f;
-                    for (int back = 0; back < W; back++)
-                        dw[back][i] += k < n ? g[0][i] * past[back][i] : 0.f;
-                }
-                shift<W, N>(past);
-            }
-            if (k < W - 1)
-                continue;
-            float to[N] = {};
+        for (int k0 = 0; k0 < ahead && c < C; k0 += AHEAD) {
+            pack<X, N> px[AHEAD], pe[AHEAD];
 #pragma unroll
-            for (int back = 0; back < W; back++)
-                for (int i = 0; i < N; i++)      /* g[W-1-back] belongs to the token `back` after the one written */
-                    to[i] += pos[k - (W - 1) + back] >= back ? weight[back][i] * g[W - 1 - back][i] : 0.f;
-            store_n<N>((X *)dx.data + (t - (W - 1)) * dx.row + c, to);
+            for (int k = 0; k < AHEAD; k++)
+                if (k0 + k < known) {
+                    px[k] = *(const pack<X, N> *)((const X *)x.data + (from + k0 + k) * x.row + c);
+                    pe[k] = *(const pack<X, N> *)((const X *)dy.data + (from + k0 + k) * dy.row + c);
+                }
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++) {
+                const int at = k0 + k;
+                float to[N] = {};
+                if (at >= ahead)
+                    break;
+                shift<W, N>(g);
+                for (int i = 0; i < N; i++)
+                    g[0][i] = 0.f;
+                if (at < known) {
+                    if (at == 0 || pos[at] == 0)
+                        load_past<W, N, X>(past, x, none, f.width, s, from + at, pos[at], c);
+                    conv_bwd_token<W, N, X>(past, g, dw, dbias, weight, bias, px[k], pe[k], at < n);
+                }
+                if (at < W - 1)
+                    continue;
+#pragma unroll
+                for (int back = 0; back < W; back++)
+                    for (int i = 0; i < N; i++)  /* g[W-1-back] belongs to the token `back` after the one written */
+                        to[i] += pos[at - (W - 1) + back] >= back ? weight[back][i] * g[W - 1 - back][i] : 0.f;
+                store_n<N>((X *)dx.data + (from + at - (W - 1)) * dx.row + c, to);
+            }
         }
     }
     for (int i = 0; c < C && i < N; i++) {
@@ -226,13 +243,17 @@ static void conv_bwd_launch(struct dev *d, struct tensor dx, struct tensor dw, s
                             struct tensor x, const struct filter *f, const struct seqs *s)
 {
     const int64_t C = x.dim[1], floats = C * (f->width + 1), strips = ceil_div(s->tokens, 2 * STRIP);
-    const int64_t room = (int64_t)(cuda_of(d)->part_bytes / sizeof(float)) / floats;
-    const int64_t parts = min64(min64(strips, MOST_PARTS), room);
+    const int64_t across = ceil_div(C, LANES * N), room = (int64_t)(cuda_of(d)->part_bytes / sizeof(float)) / floats;
+    static int resident;
+    if (!resident)
+        CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, conv_bwd_kernel<W, N, X>, LANES, 0));
+    /* One wave of blocks with the same number of strips each. */
+    const int64_t most = min64(room, ceil_div(resident * cuda_of(d)->sms, across));
+    const int64_t parts = most > 0 ? ceil_div(strips, ceil_div(strips, most)) : 0;
     float *part = (float *)cuda_part(d, sizeof *part * (size_t)(floats * (parts ? parts : 1)));
     float *part_bias = part + parts * C * f->width;
 
-    conv_bwd_kernel<W, N, X><<<dim3((unsigned)ceil_div(C, LANES * N), (unsigned)parts), LANES, 0, stream_of(d)>>>(
-        dx, dy, x, *f, *s, part, part_bias);
+    conv_bwd_kernel<W, N, X><<<dim3((unsigned)across, (unsigned)parts), LANES, 0, stream_of(d)>>>(dx, dy, x, *f, *s, part, part_bias);
     CUDA(cudaGetLastError());
     cuda_add_parts(d, (float *)dw.data, part, C * f->width, parts);
     if (f->bias)

@@ -108,6 +108,15 @@ const char *dev_cuda_name(const struct dev *d)
     return cuda_of(d)->name;
 }
 
+size_t dev_cuda_free(const struct dev *d)
+{
+    size_t free_bytes = 0, total = 0;
+
+    (void)d;
+    CUDA(cudaMemGetInfo(&free_bytes, &total));
+    return free_bytes;
+}
+
 static void *cuda_alloc(struct dev *d, size_t bytes)
 {
     void *p = NULL;
@@ -156,6 +165,7 @@ static __global__ void add_parts_kernel(float *dst, const float *part, int64_t n
     const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
     float x = 0.f;
 
+#pragma unroll 8
     for (int64_t p = threadIdx.y; i < n && p < parts; p += 32)
         x += part[p * n + i];
     sum[threadIdx.y][threadIdx.x] = x;

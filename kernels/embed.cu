@@ -63,6 +63,7 @@ static __global__ void __launch_bounds__(1024) start_kernel(struct groups g)
     const int64_t per = (g.V + 1023) / 1024, from = min(g.V, threadIdx.x * per), to = min(g.V, from + per);
     int32_t sum = 0, before = 0;
 
+#pragma unroll 8
     for (int64_t v = from; v < to; v++)
         sum += g.first[v];
     int32_t x = sum;
@@ -75,13 +76,19 @@ static __global__ void __launch_bounds__(1024) start_kernel(struct groups g)
     __syncthreads();
     for (int i = 0; i < (int)threadIdx.x / 32; i++)
         before += warp[i];
-    int32_t at = before + x - sum;
-    for (int64_t v = from; v < to; v++) {
-        const int32_t n = g.first[v];
-        g.first[v] = at;
-        at += n;
-        if (n > FEW)
-            g.large[atomicAdd(g.nlarge, 1)] = (int32_t)v;
+    int32_t at = before + x - sum, n[8];
+    for (int64_t v0 = from; v0 < to; v0 += 8) {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            n[i] = v0 + i < to ? g.first[v0 + i] : 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (v0 + i < to)
+                g.first[v0 + i] = at;
+            at += n[i];
+            if (n[i] > FEW)
+                g.large[atomicAdd(g.nlarge, 1)] = (int32_t)(v0 + i);
+        }
     }
     if (threadIdx.x == 1023)
         g.first[g.V] = (int32_t)g.T;

@@ -1,8 +1,7 @@
 /* gates.cu - the gates of a recurrence: mul, decay and gain, forward and backward.
  *
- * Backward of mul and gain needs sums over v and over t: a block owns one head and some of the tokens,
- * a group of up to 32 lanes one token of that head. Sums over t are stored per block and added by a
- * second kernel, so the order of additions never changes. */
+ * Backward of mul and gain needs sums over v and over t: a group of up to 32 lanes owns a head and walks over
+ * tokens. Its sum over t is stored and added to the others' by a second kernel, so the order never changes. */
 #include "launch.cuh"
 #include "sheet.cuh"
 
@@ -11,72 +10,72 @@ __device__ inline float factor(const struct tensor &s, int64_t t, int64_t h)
     return get(s, s.ndim == 1 ? h : t * s.row + h);
 }
 
-template <int N, typename X>
-__global__ void mul_kernel(struct tensor y, struct tensor x, struct tensor s, bool add, struct sheet sh)
+/* A thread owns a pack of columns and takes tokens four at a time, so that four loads are under way. */
+template <bool GAIN, int N, typename X>
+__global__ void __launch_bounds__(256)
+mul_kernel(struct tensor y, struct tensor x, struct tensor b_scale, struct tensor s, bool add, unsigned cols)
 {
-    const int V = (int)x.dim[2];
+    const unsigned id = blockIdx.x * 256 + threadIdx.x, c = id % cols * N, h = c / (unsigned)x.dim[2];
+    const int64_t step = gridDim.x * 256 / cols;
+    const float scale = GAIN ? softplus(((const float *)b_scale.data)[h]) : 1.f;
 
-    for (int64_t t = sheet_row(); t < sh.rows; t += sheet_row_step())
-        for (int64_t c = sheet_col(); c < sh.cols; c += sheet_col_step()) {
-            const float f = factor(s, t, (int)c * N / V);
-            X *to = (X *)y.data + t * y.row + c * N;
-            float u[N], v[N] = {};
-            load_n<N>(u, (const X *)x.data + t * x.row + c * N);
+    for (int64_t t0 = id / cols; t0 < x.dim[0]; t0 += 4 * step) {
+        pack<X, N> u[4], v[4];
+        float f[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int64_t t = t0 + i * step;
+            if (t >= x.dim[0])
+                break;
+            u[i] = *(const pack<X, N> *)((const X *)x.data + t * x.row + c);
             if (add)
-                load_n<N>(v, to);
-            for (int i = 0; i < N; i++)
-                v[i] += u[i] * f;
-            store_n<N>(to, v);
+                v[i] = *(const pack<X, N> *)((const X *)y.data + t * y.row + c);
+            f[i] = factor(s, t, h) * scale;
         }
-}
-
-template <int N, typename X>
-__global__ void gain_kernel(struct tensor b, struct tensor x, struct tensor b_scale, struct tensor s, struct sheet sh)
-{
-    const int V = (int)x.dim[2];
-
-    for (int64_t t = sheet_row(); t < sh.rows; t += sheet_row_step())
-        for (int64_t c = sheet_col(); c < sh.cols; c += sheet_col_step()) {
-            const int h = (int)c * N / V;
-            const float f = softplus(((const float *)b_scale.data)[h]) * factor(s, t, h);
-            float u[N];
-            load_n<N>(u, (const X *)x.data + t * x.row + c * N);
-            for (int i = 0; i < N; i++)
-                u[i] = sigmoid(u[i]) * f;
-            store_n<N>((X *)b.data + t * b.row + c * N, u);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int64_t t = t0 + i * step;
+            float to[N];
+            if (t >= x.dim[0])
+                break;
+            for (int j = 0; j < N; j++)
+                to[j] = (GAIN ? sigmoid(load(&u[i].at[j])) : load(&u[i].at[j])) * f[i] + (add ? load(&v[i].at[j]) : 0.f);
+            store_n<N>((X *)y.data + t * y.row + c, to);
         }
+    }
 }
 
 /* May heads be read in packs of eight? */
 static bool head_packs(struct tensor x)
 {
-    return x.dim[2] % 8 == 0 && packs(x, 8);
+    return !x.data || (x.dim[2] % 8 == 0 && packs(x, 8));
+}
+
+template <bool GAIN>
+static void mul_launch(struct dev *d, struct tensor y, struct tensor x, struct tensor b_scale, struct tensor s, bool add)
+{
+    const bool wide = head_packs(x) && head_packs(y);
+    const int64_t cols = x.dim[1] * x.dim[2] / (wide ? 8 : 1), items = x.dim[0] * cols;
+    const unsigned grid = whole_rows(items, 256, cols, min64(ceil_div(items, 1024), 64 * cuda_of(d)->sms));
+
+    FOR_TYPE(x.type, X,
+        if (wide)
+            mul_kernel<GAIN, 8, X><<<grid, 256, 0, stream_of(d)>>>(y, x, b_scale, s, add, (unsigned)cols);
+        else
+            mul_kernel<GAIN, 1, X><<<grid, 256, 0, stream_of(d)>>>(y, x, b_scale, s, add, (unsigned)cols));
+    CUDA(cudaGetLastError());
 }
 
 void cuda_mul(struct dev *d, struct tensor y, struct tensor x, struct tensor s, bool add)
 {
-    const bool wide = head_packs(x) && head_packs(y);
-    const struct sheet sh = sheet_of(x.dim[0], x.dim[1] * x.dim[2] / (wide ? 8 : 1));
+    const struct tensor none = {};
 
-    FOR_TYPE(x.type, X,
-        if (wide)
-            mul_kernel<8, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(y, x, s, add, sh);
-        else
-            mul_kernel<1, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(y, x, s, add, sh));
-    CUDA(cudaGetLastError());
+    mul_launch<false>(d, y, x, none, s, add);
 }
 
 void cuda_gain(struct dev *d, struct tensor b, struct tensor x, struct tensor b_scale, struct tensor s)
 {
-    const bool wide = head_packs(x) && head_packs(b);
-    const struct sheet sh = sheet_of(x.dim[0], x.dim[1] * x.dim[2] / (wide ? 8 : 1));
-
-    FOR_TYPE(x.type, X,
-        if (wide)
-            gain_kernel<8, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(b, x, b_scale, s, sh);
-        else
-            gain_kernel<1, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(b, x, b_scale, s, sh));
-    CUDA(cudaGetLastError());
+    mul_launch<true>(d, b, x, b_scale, s, false);
 }
 
 /* Sum over the lanes of a group; a group is a row of the block. */
@@ -87,81 +86,70 @@ __device__ inline float group_sum(float x)
     return x;
 }
 
-/* Adds up one number per group and stores the block's total. */
-__device__ inline void store_part(float *part, float x)
-{
-    __shared__ float group[256];
-
-    if (threadIdx.x == 0)
-        group[threadIdx.y] = x;
-    __syncthreads();
-    if (threadIdx.x == 0 && threadIdx.y == 0) {
-        float sum = 0.f;
-        for (int i = 0; i < (int)blockDim.y; i++)
-            sum += group[i];
-        part[(int64_t)blockIdx.x * gridDim.y + blockIdx.y] = sum;
-    }
-}
-
+/* A group owns a head and takes every step-th token. All groups turn equally often, since lanes of several add up
+ * together. part: one number per group, which is [gridDim.x * groups / H][H]. */
 template <int N, typename X>
-__global__ void mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x, struct tensor s,
-                               bool add, float *part)
+__global__ void __launch_bounds__(256)
+mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x, struct tensor s, bool add, float *part)
 {
-    const int64_t h = blockIdx.y, T = x.dim[0], V = x.dim[2], step = (int64_t)gridDim.x * blockDim.y;
+    const unsigned id = blockIdx.x * blockDim.y + threadIdx.y, H = (unsigned)x.dim[1], V = (unsigned)x.dim[2], h = id % H;
+    const int64_t T = x.dim[0], step = gridDim.x * blockDim.y / H, turns = (T + step - 1) / step;
     float total = 0.f;
 
-    for (int64_t t0 = (int64_t)blockIdx.x * blockDim.y; t0 < T; t0 += step) {
-        const int64_t t = t0 + threadIdx.y;
+#pragma unroll 1
+    for (int64_t i = 0; i < turns; i++) {
+        const int64_t t = id / H + i * step;
         float sum = 0.f;
-        for (int64_t c = (int64_t)threadIdx.x * N; t < T && c < V; c += blockDim.x * N) {
-            float g[N], u[N] = {};
+#pragma unroll 1
+        for (unsigned c = threadIdx.x * N; t < T && c < V; c += blockDim.x * N) {
+            X *to = (X *)dx.data + t * dx.row + h * V + c;
+            float g[N], u[N], v[N] = {};
             load_n<N>(g, (const X *)dy.data + t * dy.row + h * V + c);
-            if (ds.data) {
+            if (ds.data)
                 load_n<N>(u, (const X *)x.data + t * x.row + h * V + c);
-                for (int i = 0; i < N; i++)
-                    sum += g[i] * u[i];
+            if (dx.data && add)
+                load_n<N>(v, to);
+            const float f = dx.data ? factor(s, t, h) : 0.f;
+            for (int j = 0; j < N; j++) {
+                sum += ds.data ? g[j] * u[j] : 0.f;
+                v[j] += g[j] * f;
             }
-            if (dx.data) {
-                const float f = factor(s, t, h);
-                X *to = (X *)dx.data + t * dx.row + h * V + c;
-                for (int i = 0; i < N; i++)
-                    u[i] = 0.f;
-                if (add)
-                    load_n<N>(u, to);
-                for (int i = 0; i < N; i++)
-                    u[i] += g[i] * f;
-                store_n<N>(to, u);
-            }
+            if (dx.data)
+                store_n<N>(to, v);
         }
         sum = group_sum(sum);
         total += sum;
         if (ds.data && !part && t < T && threadIdx.x == 0)
             put(ds, t * ds.row + h, sum);
     }
-    if (part)
-        store_part(part, total);
+    if (part && threadIdx.x == 0)
+        part[id] = total;
 }
 
 template <int N, typename X>
-__global__ void gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor db, struct tensor x,
-                                struct tensor b_scale, struct tensor s, float *part)
+__global__ void __launch_bounds__(256)
+gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor db, struct tensor x, struct tensor b_scale,
+                struct tensor s, float *part)
 {
-    const int64_t h = blockIdx.y, T = x.dim[0], V = x.dim[2], step = (int64_t)gridDim.x * blockDim.y;
+    const unsigned id = blockIdx.x * blockDim.y + threadIdx.y, H = (unsigned)x.dim[1], V = (unsigned)x.dim[2], h = id % H;
+    const int64_t T = x.dim[0], step = gridDim.x * blockDim.y / H, turns = (T + step - 1) / step;
     const float raw = ((const float *)b_scale.data)[h], scale = softplus(raw), slope = sigmoid(raw);
     float total = 0.f;
 
-    for (int64_t t0 = (int64_t)blockIdx.x * blockDim.y; t0 < T; t0 += step) {
-        const int64_t t = t0 + threadIdx.y;
+#pragma unroll 1
+    for (int64_t i = 0; i < turns; i++) {
+        const int64_t t = id / H + i * step;
         const float f = t < T ? factor(s, t, h) : 0.f;
         float sum = 0.f;
-        for (int64_t c = (int64_t)threadIdx.x * N; t < T && c < V; c += blockDim.x * N) {
+#pragma unroll 1
+        for (unsigned c = threadIdx.x * N; t < T && c < V; c += blockDim.x * N) {
             float g[N], u[N];
             load_n<N>(g, (const X *)db.data + t * db.row + h * V + c);
             load_n<N>(u, (const X *)x.data + t * x.row + h * V + c);
-            for (int i = 0; i < N; i++) {
-                u[i] = sigmoid(u[i]);
-                sum += g[i] * u[i];
-                u[i] = g[i] * f * scale * u[i] * (1.f - u[i]);
+            for (int j = 0; j < N; j++) {
+                u[j] = sigmoid(u[j]);
+                sum += g[j] * u[j];
+                u[j] = g[j] * f * scale * u[j] * (1.f - u[j]);
             }
             store_n<N>((X *)dx.data + t * dx.row + h * V + c, u);
         }
@@ -170,35 +158,32 @@ __global__ void gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tenso
         if (t < T && threadIdx.x == 0)
             put(ds, t * ds.row + h, get(ds, t * ds.row + h) + sum * scale);
     }
-    store_part(part, total);
+    if (threadIdx.x == 0)
+        part[id] = total;
 }
 
-/* Lanes per head, and enough blocks per head to fill the device about eight times over. */
-static void head_grid(const struct dev *d, struct tensor x, bool wide, dim3 *grid, dim3 *block)
+/* Lanes per head, and blocks to fill the device about once. */
+static unsigned head_grid(const struct dev *d, struct tensor x, bool wide, dim3 *block)
 {
-    const int64_t H = x.dim[1], n = x.dim[2] / (wide ? 8 : 1);
+    const int64_t n = x.dim[2] / (wide ? 8 : 1);
     unsigned lanes = 1;
 
     while (lanes < 32 && lanes < n)
         lanes *= 2;
     *block = dim3(lanes, 256 / lanes);
-    const int64_t full = ceil_div(x.dim[0], block->y), want = ceil_div(8 * cuda_of(d)->sms, H);
-    *grid = dim3((unsigned)min64(full, want), (unsigned)H);
+    return whole_rows(x.dim[0] * x.dim[1], block->y, x.dim[1], 8 * cuda_of(d)->sms);
 }
 
 void cuda_mul_bwd(struct dev *d, struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x,
                   struct tensor s, bool add)
 {
     const bool wide = head_packs(x) && head_packs(dy) && head_packs(dx), weight = ds.data && s.ndim == 1;
-    const int64_t H = x.dim[1];
-    float *part = NULL;
-    dim3 grid, block;
+    dim3 block;
 
     if (!dx.data && !ds.data)
         return;
-    head_grid(d, x, wide, &grid, &block);
-    if (weight)
-        part = (float *)cuda_part(d, sizeof(float) * (size_t)(grid.x * H));
+    const unsigned grid = head_grid(d, x, wide, &block);
+    float *part = weight ? (float *)cuda_part(d, sizeof(float) * (size_t)grid * block.y) : NULL;
     FOR_TYPE(x.type, X,
         if (wide)
             mul_bwd_kernel<8, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, dy, x, s, add, part);
@@ -206,25 +191,24 @@ void cuda_mul_bwd(struct dev *d, struct tensor dx, struct tensor ds, struct tens
             mul_bwd_kernel<1, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, dy, x, s, add, part));
     CUDA(cudaGetLastError());
     if (weight)
-        cuda_add_parts(d, (float *)ds.data, part, H, grid.x);
+        cuda_add_parts(d, (float *)ds.data, part, x.dim[1], grid * block.y / x.dim[1]);
 }
 
 void cuda_gain_bwd(struct dev *d, struct tensor dx, struct tensor db_scale, struct tensor ds, struct tensor db,
                    struct tensor x, struct tensor b_scale, struct tensor s)
 {
     const bool wide = head_packs(x) && head_packs(db) && head_packs(dx);
-    const int64_t H = x.dim[1];
-    dim3 grid, block;
+    dim3 block;
+    const unsigned grid = head_grid(d, x, wide, &block);
+    float *part = (float *)cuda_part(d, sizeof(float) * (size_t)grid * block.y);
 
-    head_grid(d, x, wide, &grid, &block);
-    float *part = (float *)cuda_part(d, sizeof(float) * (size_t)(grid.x * H));
     FOR_TYPE(x.type, X,
         if (wide)
             gain_bwd_kernel<8, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, db, x, b_scale, s, part);
         else
             gain_bwd_kernel<1, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, db, x, b_scale, s, part));
     CUDA(cudaGetLastError());
-    cuda_add_parts(d, (float *)db_scale.data, part, H, grid.x);
+    cuda_add_parts(d, (float *)db_scale.data, part, x.dim[1], grid * block.y / x.dim[1]);
 }
 
 __global__ void decay_kernel(struct tensor dt, struct tensor decay, struct tensor x, const float *bias,

@@ -5,7 +5,7 @@
  * First every tile leaves its own sum where the next tile (backward: the one before) will look for it, then
  * a chain over the tiles adds what remains of the earlier ones. Only documents that cross the border count;
  * a document that begins with a tile brings its own memory, and one that ends with it its own gradient. */
-#include "linear.cuh"
+#include "linear_tile.cuh"
 
 enum outer { SLOT, NEXT, CARRY, GSTATE };
 
@@ -68,11 +68,12 @@ template <int MODE> __device__ inline struct range edge_range(const struct linea
 }
 
 /* One block per head of a tile, or of a document. */
-template <int MODE, typename X>
+template <int MODE, typename X, int B, bool W>
 __global__ void __launch_bounds__(THREADS) outer_kernel(const __grid_constant__ struct linear x)
 {
     extern __shared__ __align__(16) bf16 room[];
     __shared__ struct tile w;
+    __shared__ float weight[TILE];
     constexpr bool forward = MODE == SLOT || MODE == NEXT;
     constexpr int  P = planes<X>();
     const int h = (int)(blockIdx.x % x.H);
@@ -82,11 +83,11 @@ __global__ void __launch_bounds__(THREADS) outer_kernel(const __grid_constant__ 
     if (!r.dst)
         return;
 
-    const struct tensor &A = forward ? x.v : x.go, &B = forward ? x.k : x.q;
-    const int hb = (int)((int64_t)h * B.dim[1] / x.H);
+    const struct tensor &in = forward ? x.k : x.q;
+    const X *base = (const X *)in.data + r.t0 * in.row + h * in.dim[1] / x.H * x.K;
     const struct operand a = { room, x.Vp + 8, TILE * (x.Vp + 8) };
     const struct operand b = { room + P * a.plane, x.Kp + 8, TILE * (x.Kp + 8) };
-    stage<X>(room, a.ld, A, r.t0, (int)min((int64_t)TILE, x.T - r.t0), h, 0, x.V, x.Vp, x.wide_v);
+    stage<X, B, W>(a, forward ? x.v : x.go, r.t0, (int)min((int64_t)TILE, x.T - r.t0), h, 0, x.Vp, x.V);
     tile_open(&w, x, r.t0, h);
 
     const float left = remains(&w, r.a, r.b);
@@ -94,44 +95,51 @@ __global__ void __launch_bounds__(THREADS) outer_kernel(const __grid_constant__ 
         x.keep_slot[(unit + 1) * x.H + h] = r.a == 0 ? left : 0.f;
     if (MODE == CARRY && threadIdx.x == 0)
         x.keep_carry[(unit - 1) * x.H + h] = r.b == w.n ? left : 0.f;
-    for (int i = threadIdx.x; i < TILE * x.Kp / 8; i += THREADS) {       /* B times its weights: always hi + lo */
-        const int s = i / (x.Kp / 8), c = i % (x.Kp / 8) * 8;
-        float u[8] = {};
-        if (s >= r.a && s < r.b && c < x.K) {
-            const float weight = forward ? remains(&w, s + 1, r.b) : x.scale * remains(&w, r.a, s + 1);
-            get_eight<X>(u, (const X *)B.data + (r.t0 + s) * B.row + (int64_t)hb * x.K, c, x.K, x.wide_k);
-            for (int j = 0; j < 8; j++)
-                u[j] *= weight;
-        }
-        put_split<2>((bf16 *)b.at + s * b.ld + c, b.plane, u);
+    if (threadIdx.x < TILE) {
+        const int s = threadIdx.x;
+        weight[s] = s < r.a || s >= r.b ? 0.f : forward ? remains(&w, s + 1, r.b) : x.scale * remains(&w, r.a, s + 1);
     }
+    __syncthreads();
+    for (int block = 0; block < x.Kp; block += 16 * B)           /* k or q times its weight: always hi + lo */
+#pragma unroll
+        for (int j = 0; j < TILE * 2 * B / THREADS; j++) {
+            const int i = threadIdx.x + j * THREADS, s = i / (2 * B), c = block + i % (2 * B) * 8;
+            float u[8] = {};
+            if (s >= r.a && s < r.b && c < x.K)
+                get_eight<X, W>(u, base + s * in.row, c, x.K);
+            for (int e = 0; e < 8; e++)
+                u[e] *= weight[s];
+            put_split<2>((bf16 *)b.at + s * b.ld + c, b.plane, u);
+        }
     copies_wait();
     __syncthreads();
 
-    const int down = x.Vp / 16, across = (x.Kp + 31) / 32;
-    for (int i = threadIdx.x / 32; i < down * across; i += THREADS / 32) {       /* pieces of 16 x 32 */
-        const int v = i % down * 16, k = i / down * 32;
-        float c[4][4] = {};
+    const int down = x.Vp / 16, across = x.Kp / (8 * B), warp = warp_index();
+    for (int i = warp; i < down * across; i += THREADS / 32) {   /* pieces of 16 x 8 B, to balance four warps */
+        const int v = i % down * 16, k = i / down * 8 * B;
+        float c[2 * B][4];
+        clear(c);
         for (int s = 0; s < TILE / 16; s++) {
             uint32_t fa[P][4], fb[2][4];
             frag_a<P, true>(fa, a, v, 16 * s);
-            for (int n = 0; n < 2; n++)
-                if (k + 16 * n < x.Kp) {
-                    frag_b<2, false>(fb, b, 16 * s, k + 16 * n);
-                    product<P, 2>(c[2 * n], c[2 * n + 1], fa, fb);
-                }
+#pragma unroll
+            for (int n = 0; n < (B + 1) / 2; n++) {
+                frag_b<2, false>(fb, b, 16 * s, k + 16 * n);
+                product<P, 2>(c[2 * n], c[2 * n + 1], fa, fb);
+            }
         }
 #pragma unroll
-        for (int e = 0; e < 8; e++) {
+        for (int e = 0; e < 2 * B; e++) {
             const int row = v + threadIdx.x % 32 / 4 + e % 2 * 8, col = k + e / 2 * 8 + threadIdx.x % 4 * 2;
             const int64_t at = (int64_t)row * x.K + col;
             float u[2] = { c[e / 2][e % 2 * 2], c[e / 2][e % 2 * 2 + 1] };
             for (int j = 0; j < 2; j++)
                 if (r.base && row < x.V && col + j < x.K)
                     u[j] += left * r.base[at + j];
-            if (row < x.V && col < x.K && x.wide_m)
-                store_n<2>(r.dst + at, u);
-            else
+            if (W) {
+                if (row < x.V && col < x.K)
+                    store_n<2>(r.dst + at, u);
+            } else
                 for (int j = 0; j < 2; j++)
                     if (row < x.V && col + j < x.K)
                         r.dst[at + j] = u[j];
@@ -139,42 +147,42 @@ __global__ void __launch_bounds__(THREADS) outer_kernel(const __grid_constant__ 
     }
 }
 
-/* One thread per element of a memory walks over the tiles; step is -1 in backward. Sixteen loads go ahead. */
-__global__ void __launch_bounds__(THREADS)
+/* One thread per element of a memory walks over the tiles. */
+__global__ void __launch_bounds__(THREADS, 3)
 chain_kernel(float *memory, const float *keep, int64_t tiles, int64_t size, int64_t VK, int64_t H, bool back)
 {
-    const int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x, h = e / VK;
+    constexpr int AHEAD = 32;            /* loads under way: there are few threads, and each waits for memory */
+    const int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x, h = e / VK, step = back ? -1 : 1;
     float S = 0.f;
 
     if (e >= size)
         return;
-    for (int64_t c0 = 0; c0 < tiles; c0 += 16) {
-        float u[16], f[16];
+    for (int64_t c0 = 0; c0 < tiles; c0 += AHEAD) {
+        const int64_t c = back ? tiles - 1 - c0 : c0;
+        float u[AHEAD];
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            const int64_t c = back ? tiles - 1 - c0 - i : c0 + i;
-            u[i] = c0 + i < tiles ? memory[c * size + e] : 0.f;
-            f[i] = c0 + i < tiles ? keep[c * H + h] : 0.f;
-        }
+        for (int i = 0; i < AHEAD; i++)
+            u[i] = c0 + i < tiles ? memory[(c + i * step) * size + e] : 0.f;
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            const int64_t c = back ? tiles - 1 - c0 - i : c0 + i;
-            S = f[i] != 0.f ? f[i] * S + u[i] : u[i];
-            if (f[i] != 0.f)
-                memory[c * size + e] = S;
+        for (int i = 0; i < AHEAD; i++) {
+            const float f = c0 + i < tiles ? keep[(c + i * step) * H + h] : 0.f;
+            S = f != 0.f ? f * S + u[i] : u[i];
+            if (f != 0.f)
+                memory[(c + i * step) * size + e] = S;
         }
     }
 }
 
-template <int MODE, typename X>
-static void outer_launch(struct dev *d, const struct linear *x, int64_t units)
+template <int MODE> static void outer_launch(struct dev *d, const struct linear *x, int64_t units)
 {
-    const int bytes = (int)sizeof(bf16) * TILE * (planes<X>() * (x->Vp + 8) + 2 * (x->Kp + 8));
+    const int planes_ = x->q.type == F32 ? 2 : 1;
+    const int bytes = (int)sizeof(bf16) * TILE * (planes_ * (x->Vp + 8) + 2 * (x->Kp + 8));
 
     if (units == 0)
         return;
-    CUDA(cudaFuncSetAttribute(outer_kernel<MODE, X>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    outer_kernel<MODE, X><<<(unsigned)(units * x->H), THREADS, (size_t)bytes, stream_of(d)>>>(*x);
+    FOR_LINEAR(x, X, B, W,
+        CUDA(cudaFuncSetAttribute(outer_kernel<MODE, X, B, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        outer_kernel<MODE, X, B, W><<<(unsigned)(units * x->H), THREADS, (size_t)bytes, stream_of(d)>>>(*x));
     CUDA(cudaGetLastError());
 }
 
@@ -188,24 +196,24 @@ static void chain_launch(struct dev *d, const struct linear *x, float *memory, c
     CUDA(cudaGetLastError());
 }
 
-void linear_slots(struct dev *d, const struct linear *x, enum dtype type)
+void linear_slots(struct dev *d, const struct linear *x)
 {
-    FOR_TYPE(type, X, outer_launch<SLOT, X>(d, x, ceil_div(x->T, TILE)));
+    outer_launch<SLOT>(d, x, ceil_div(x->T, TILE));
     chain_launch(d, x, x->slot, x->keep_slot, false);
 }
 
-void linear_next(struct dev *d, const struct linear *x, enum dtype type, int64_t N)
+void linear_next(struct dev *d, const struct linear *x, int64_t N)
 {
-    FOR_TYPE(type, X, outer_launch<NEXT, X>(d, x, N));
+    outer_launch<NEXT>(d, x, N);
 }
 
-void linear_carries(struct dev *d, const struct linear *x, enum dtype type)
+void linear_carries(struct dev *d, const struct linear *x)
 {
-    FOR_TYPE(type, X, outer_launch<CARRY, X>(d, x, ceil_div(x->T, TILE)));
+    outer_launch<CARRY>(d, x, ceil_div(x->T, TILE));
     chain_launch(d, x, x->carry, x->keep_carry, true);
 }
 
-void linear_gstate(struct dev *d, const struct linear *x, enum dtype type, int64_t N)
+void linear_gstate(struct dev *d, const struct linear *x, int64_t N)
 {
-    FOR_TYPE(type, X, outer_launch<GSTATE, X>(d, x, N));
+    outer_launch<GSTATE>(d, x, N);
 }

@@ -17,7 +17,8 @@ __global__ void __launch_bounds__(row_block<L>())
 rmsnorm_kernel(struct tensor y, struct tensor rstd, struct tensor x, struct tensor w, struct tensor z,
                enum gate g, float eps)
 {
-    const int64_t G = x.dim[1], C = x.dim[2], r = (int64_t)blockIdx.x * row_groups<L>() + threadIdx.x / L;
+    const int64_t C = x.dim[2];
+    const unsigned r = blockIdx.x * row_groups<L>() + threadIdx.x / L, G = (unsigned)x.dim[1];
     const int64_t t = r / G, k = r % G;
     const bool live = t < x.dim[0];
     const float *wk = (const float *)w.data + (w.dim[0] == C ? 0 : k * C);
@@ -76,26 +77,27 @@ void cuda_rmsnorm(struct dev *d, struct tensor y, struct tensor rstd, struct ten
     const int64_t rows = x.dim[0] * x.dim[1], C = x.dim[2];
     const bool wide = group_packs(x) && group_packs(y) && group_packs(z) && weight_packs(w);
 
+    REQUIRE(rows < (int64_t)1 << 31);
     FOR_TYPE(x.type, X, FOR_TYPE(y.type, Y, FOR_ROW(C, wide, L, NV, N,
         const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
         rmsnorm_kernel<L, NV, N, X, Y><<<grid, row_block<L>(), 0, stream_of(d)>>>(y, rstd, x, w, z, g, eps))));
     CUDA(cudaGetLastError());
 }
 
-/* Adds up what the groups of a block hold for the same columns and stores the block's sums, C of them. */
+/* Stores what the groups of a block hold for columns: each group's sums of C columns, or their total. */
 template <int L, int NV, int N>
-__device__ inline void store_columns(float *part, const float (&dw)[NV][N], int64_t C)
+__device__ inline void store_columns(float *part, const float (&dw)[NV][N], int64_t C, bool apart)
 {
     constexpr int G = row_groups<L>(), width = L * NV * N;
     const int group = threadIdx.x / L, lane = threadIdx.x % L;
 
-    if constexpr (G == 1) {
+    if (G == 1 || apart) {
         for (int i = 0; i < NV; i++)
             for (int j = 0; j < N; j++)
                 if ((i * L + lane) * N + j < C)
-                    part[(i * L + lane) * N + j] = dw[i][j];
+                    part[((int64_t)blockIdx.x * G + group) * C + (i * L + lane) * N + j] = dw[i][j];
     } else {
-        __shared__ float sum[G][width];
+        __shared__ float sum[G == 1 ? 1 : G][G == 1 ? 1 : width];
         for (int i = 0; i < NV; i++)
             for (int j = 0; j < N; j++)
                 sum[group][(i * L + lane) * N + j] = dw[i][j];
@@ -104,90 +106,110 @@ __device__ inline void store_columns(float *part, const float (&dw)[NV][N], int6
             float total = 0.f;
             for (int i = 0; i < G; i++)
                 total += sum[i][c];
-            part[c] = total;
+            part[blockIdx.x * C + c] = total;
         }
     }
 }
 
-/* blockIdx.y is the group when each has its own weights; then a block sees that group's rows alone.
- * part: [gridDim.x][gridDim.y][C]. */
-template <int L, int NV, int N, typename X, typename Y>
-__global__ void __launch_bounds__(row_block<L>(), L > 256 ? 1 : 2)
-rmsnorm_bwd_kernel(struct tensor dx, struct tensor dz, struct tensor dy, struct tensor x, struct tensor w,
-                   struct tensor z, struct tensor rstd, enum gate g, float *part)
+/* Makes the compiler take the elements for new: what it had computed from them would fill the registers. */
+template <typename X, int N> __device__ inline void renew(pack<X, N> &p)
 {
-    const int64_t C = x.dim[2], G = gridDim.y > 1 ? 1 : x.dim[1], rows = x.dim[0] * G;
-    const int64_t step = (int64_t)gridDim.x * row_groups<L>();
-    const float *wk = (const float *)w.data + blockIdx.y * C;
+    if constexpr (sizeof(X) * N >= 4)
+        for (int i = 0; i < (int)sizeof(X) * N / 4; i++)
+            asm volatile("" : "+r"(((uint32_t *)&p)[i]));
+}
+
+/* A group of lanes walks over rows of one k; apart: each k has its own weights, and each group its own part. */
+template <int L, int NV, int N, typename X, typename Y>
+__global__ void __launch_bounds__(row_block<L>())
+rmsnorm_bwd_kernel(struct tensor dx, struct tensor dz, struct tensor dy, struct tensor x, struct tensor w,
+                   struct tensor z, struct tensor rstd, enum gate g, bool apart, float *part)
+{
+    const int64_t C = x.dim[2], T = x.dim[0];
+    const unsigned id = blockIdx.x * row_groups<L>() + threadIdx.x / L, G = (unsigned)x.dim[1], k = id % G;
+    const int64_t step = gridDim.x * row_groups<L>() / G, turns = (T + step - 1) / step;
+    const float *wk = (const float *)w.data + (apart ? k * C : 0);
     float dw[NV][N] = {};
 
-    for (int64_t r0 = (int64_t)blockIdx.x * row_groups<L>(); r0 < rows; r0 += step) {
-        const int64_t r = r0 + threadIdx.x / L, t = r / G, k = blockIdx.y + r % G;
-        const bool live = r < rows;
+    for (int64_t turn = 0; turn < turns; turn++) {
+        const int64_t t = id / G + turn * step;
+        const bool live = t < T;
         const float scale = live ? ((const float *)rstd.data)[t * rstd.row + k] : 0.f;
+        pack<X, N> px[NV];
+        pack<Y, N> pg[NV], pz[NV];
         float dot = 0.f;
 #pragma unroll
         for (int i = 0; i < NV; i++) {
             const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
-            float u[N], e[N], gate[N], weight[N];
             if (!live || c >= C)
                 continue;
-            load_n<N>(u, (const X *)x.data + row_at(x, t, k) + c);
-            load_n<N>(e, (const Y *)dy.data + row_at(dy, t, k) + c);
-            load_n<N>(weight, wk + c);
+            px[i] = *(const pack<X, N> *)((const X *)x.data + row_at(x, t, k) + c);
+            pg[i] = *(const pack<Y, N> *)((const Y *)dy.data + row_at(dy, t, k) + c);
             if (g != GATE_NONE)
-                load_n<N>(gate, (const Y *)z.data + row_at(z, t, k) + c);
-            for (int j = 0; j < N; j++) {
-                const float ng = u[j] * scale * e[j] * (g == GATE_NONE ? 1.f : silu(gate[j]));
-                dot += ng * weight[j];
-                dw[i][j] += ng;
-            }
+                pz[i] = *(const pack<Y, N> *)((const Y *)z.data + row_at(z, t, k) + c);
         }
-        dot = lanes_sum<L>(dot) / (float)C;
-        asm volatile("" ::: "memory");           /* read again, from L1: held values would fill the registers */
 #pragma unroll
         for (int i = 0; i < NV; i++) {
             const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
-            float u[N], e[N], slope[N] = {}, weight[N];
+            float weight[N];
             if (!live || c >= C)
                 continue;
-            load_n<N>(u, (const X *)x.data + row_at(x, t, k) + c);
-            load_n<N>(e, (const Y *)dy.data + row_at(dy, t, k) + c);
             load_n<N>(weight, wk + c);
-            if (g != GATE_NONE)
-                load_n<N>(slope, (const Y *)z.data + row_at(z, t, k) + c);
             for (int j = 0; j < N; j++) {
-                const float before = g == GATE_BEFORE_NORM ? silu(slope[j]) : 1.f;
-                const float after = g == GATE_AFTER_NORM ? silu(slope[j]) : 1.f;
-                const float n = u[j] * scale * before, dn = e[j] * weight[j];
-                const float du = scale * (dn * after - n * dot);
-                slope[j] = g == GATE_NONE ? 0.f : silu_slope(slope[j]) * (g == GATE_AFTER_NORM ? dn * n : du * u[j]);
-                u[j] = du * before;
+                const float gate = g == GATE_NONE ? 1.f : silu(load(&pz[i].at[j]));
+                const float ng = load(&px[i].at[j]) * scale * load(&pg[i].at[j]) * gate;
+                dot += ng * weight[j];
+                dw[i][j] += ng;
             }
-            store_n<N>((X *)dx.data + row_at(dx, t, k) + c, u);
+            renew(px[i]);
+            renew(pg[i]);
+            renew(pz[i]);
+        }
+        dot = lanes_sum<L>(dot) / (float)C;
+#pragma unroll
+        for (int i = 0; i < NV; i++) {
+            const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
+            float weight[N], to_x[N], to_z[N];
+            if (!live || c >= C)
+                continue;
+            load_n<N>(weight, wk + c);
+            for (int j = 0; j < N; j++) {
+                const float xj = load(&px[i].at[j]), zj = g == GATE_NONE ? 0.f : load(&pz[i].at[j]);
+                const float gate = g == GATE_NONE ? 1.f : silu(zj), dn = load(&pg[i].at[j]) * weight[j];
+                const float n = xj * scale * (g == GATE_BEFORE_NORM ? gate : 1.f);
+                const float du = scale * (dn * (g == GATE_AFTER_NORM ? gate : 1.f) - n * dot);
+                to_x[j] = du * (g == GATE_BEFORE_NORM ? gate : 1.f);
+                to_z[j] = g == GATE_NONE ? 0.f : silu_slope(zj) * (g == GATE_AFTER_NORM ? dn * n : du * xj);
+            }
+            store_n<N>((X *)dx.data + row_at(dx, t, k) + c, to_x);
             if (g != GATE_NONE)
-                store_n<N>((Y *)dz.data + row_at(dz, t, k) + c, slope);
+                store_n<N>((Y *)dz.data + row_at(dz, t, k) + c, to_z);
         }
     }
-    store_columns<L, NV, N>(part + ((int64_t)blockIdx.x * gridDim.y + blockIdx.y) * C, dw, C);
+    store_columns<L, NV, N>(part, dw, C, apart);
 }
 
 void cuda_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
                       struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g)
 {
-    const int64_t C = x.dim[2], apart = w.dim[0] / C, rows = x.dim[0] * x.dim[1] / apart;
-    const int64_t blocks = ceil_div(4 * cuda_of(d)->sms, apart);     /* a block that is resident pays for its sums */
+    const int64_t G = x.dim[1], C = x.dim[2], rows = x.dim[0] * G;
+    const bool apart = w.dim[0] != C;
     const bool wide = group_packs(x) && group_packs(dx) && group_packs(dy) && group_packs(z) && group_packs(dz)
                       && weight_packs(w);
-    float *part = (float *)cuda_part(d, sizeof(float) * (size_t)(blocks * w.dim[0]));
+    float *part = NULL;
     int64_t parts = 0;
 
-    if (g == GATE_NONE)
-        z = dz = dy;                     /* never touched; gives the kernel a type */
+    REQUIRE(rows < (int64_t)1 << 31);
     FOR_TYPE(x.type, X, FOR_TYPE(dy.type, Y, FOR_ROW(C, wide, L, NV, N,
-        parts = min64(blocks, ceil_div(rows, row_groups<L>()));
-        rmsnorm_bwd_kernel<L, NV, N, X, Y><<<dim3((unsigned)parts, (unsigned)apart), row_block<L>(), 0, stream_of(d)>>>(
-            dx, dz, dy, x, w, z, rstd, g, part))));
+        constexpr int groups = row_groups<L>();
+        static int resident;             /* blocks that a multiprocessor holds: more would only add parts */
+        if (!resident)
+            CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, rmsnorm_bwd_kernel<L, NV, N, X, Y>, row_block<L>(), 0));
+        const unsigned grid = whole_rows(rows, groups, G, resident * cuda_of(d)->sms);
+        parts = apart ? grid * groups / G : grid;
+        part  = (float *)cuda_part(d, sizeof(float) * (size_t)(parts * w.dim[0]));
+        rmsnorm_bwd_kernel<L, NV, N, X, Y><<<grid, row_block<L>(), 0, stream_of(d)>>>(
+            dx, dz, dy, x, w, z, rstd, g, apart, part))));
     CUDA(cudaGetLastError());
     cuda_add_parts(d, (float *)dw.data, part, w.dim[0], parts);
 }
@@ -196,7 +218,8 @@ template <int L, int NV, int N, typename X>
 __global__ void __launch_bounds__(row_block<L>())
 l2norm_kernel(struct tensor y, struct tensor rnorm, struct tensor x)
 {
-    const int64_t H = x.dim[1], C = x.dim[2], r = (int64_t)blockIdx.x * row_groups<L>() + threadIdx.x / L;
+    const int64_t C = x.dim[2];
+    const unsigned r = blockIdx.x * row_groups<L>() + threadIdx.x / L, H = (unsigned)x.dim[1];
     const int64_t t = r / H, h = r % H;
     float u[NV][N], sum = 0.f;
 
@@ -228,6 +251,7 @@ void cuda_l2norm(struct dev *d, struct tensor y, struct tensor rnorm, struct ten
     const int64_t rows = x.dim[0] * x.dim[1], C = x.dim[2];
     const bool wide = group_packs(x) && group_packs(y);
 
+    REQUIRE(rows < (int64_t)1 << 31);
     FOR_TYPE(x.type, X, FOR_ROW(C, wide, L, NV, N,
         const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
         l2norm_kernel<L, NV, N, X><<<grid, row_block<L>(), 0, stream_of(d)>>>(y, rnorm, x)));
@@ -238,7 +262,8 @@ template <int L, int NV, int N, typename X>
 __global__ void __launch_bounds__(row_block<L>())
 l2norm_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm)
 {
-    const int64_t H = y.dim[1], C = y.dim[2], r = (int64_t)blockIdx.x * row_groups<L>() + threadIdx.x / L;
+    const int64_t C = y.dim[2];
+    const unsigned r = blockIdx.x * row_groups<L>() + threadIdx.x / L, H = (unsigned)y.dim[1];
     const int64_t t = r / H, h = r % H;
     const float scale = t < y.dim[0] ? ((const float *)rnorm.data)[t * rnorm.row + h] : 0.f;
     pack<X, N> py[NV], pg[NV];
@@ -272,6 +297,7 @@ void cuda_l2norm_bwd(struct dev *d, struct tensor dx, struct tensor dy, struct t
     const int64_t rows = y.dim[0] * y.dim[1], C = y.dim[2];
     const bool wide = group_packs(dx) && group_packs(dy) && group_packs(y);
 
+    REQUIRE(rows < (int64_t)1 << 31);
     FOR_TYPE(y.type, X, FOR_ROW(C, wide, L, NV, N,
         const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
         l2norm_bwd_kernel<L, NV, N, X><<<grid, row_block<L>(), 0, stream_of(d)>>>(dx, dy, y, rnorm)));

@@ -3,21 +3,21 @@
 #define ROWS_CUH
 #include "sheet.cuh"
 
-enum { ROW_BLOCK = 256 };                /* threads of a block, unless one row needs more */
-
 /* Picks the smallest L lanes x NV packs x N elements that hold a row, and runs the statements with them. */
 #define FOR_ROW(C, wide, L, NV, N, ...) do { \
-    if ((wide) && (C) <= 64)         { constexpr int L = 8,    NV = 1, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 128)   { constexpr int L = 16,   NV = 1, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 256)   { constexpr int L = 32,   NV = 1, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 1024)  { constexpr int L = 32,   NV = 4, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 8192)  { constexpr int L = 256,  NV = 4, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 16384) { constexpr int L = 512,  NV = 4, N = 8; __VA_ARGS__; } \
-    else if ((C) <= 128)             { constexpr int L = 32,   NV = 4, N = 1; __VA_ARGS__; } \
+    if ((wide) && (C) <= 64)         { constexpr int L = 8,   NV = 1, N = 8; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 128)   { constexpr int L = 16,  NV = 1, N = 8; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 256)   { constexpr int L = 32,  NV = 1, N = 8; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 768)   { constexpr int L = 32,  NV = 3, N = 8; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 2048)  { constexpr int L = 128, NV = 2, N = 8; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 8192)  { constexpr int L = 256, NV = 4, N = 8; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 16384) { constexpr int L = 512, NV = 4, N = 8; __VA_ARGS__; } \
+    else if ((C) <= 128)             { constexpr int L = 32,  NV = 4, N = 1; __VA_ARGS__; } \
     else if ((C) <= 8192)            { constexpr int L = 1024, NV = 8, N = 1; __VA_ARGS__; } \
     else BUG("rows of %lld elements: at most 8192, or 16384 when aligned", (long long)(C)); } while (0)
 
-template <int L> constexpr int row_block(void) { return L > ROW_BLOCK ? L : ROW_BLOCK; }
+/* Threads of a block, and groups of L lanes in it. A row of more than a warp has a block of its own. */
+template <int L> constexpr int row_block(void) { return L > 32 ? L : 256; }
 template <int L> constexpr int row_groups(void) { return row_block<L>() / L; }
 
 /* Sum over the L lanes that share a row; for L > 32 they are the whole block. */

@@ -29,6 +29,19 @@ static inline struct tensor one_row(struct tensor t)
     return t;
 }
 
+/* About `want` blocks of n threads (or groups of lanes) each, no more than `items` need, so many that a step over
+ * the grid is a whole number of rows of `cols` items: who starts in a column then stays in it. */
+static inline unsigned whole_rows(int64_t items, int64_t n, int64_t cols, int64_t want)
+{
+    int64_t a = cols, b = n;
+
+    while (b) {
+        const int64_t rest = a % b;
+        a = b, b = rest;
+    }
+    return (unsigned)(ceil_div(min64(want, ceil_div(items, n)), cols / a) * (cols / a));
+}
+
 __device__ inline int64_t sheet_row(void)       { return (int64_t)blockIdx.y * blockDim.y + threadIdx.y; }
 __device__ inline int64_t sheet_row_step(void)  { return (int64_t)gridDim.y * blockDim.y; }
 __device__ inline int64_t sheet_col(void)       { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }

@@ -244,7 +244,7 @@ static void time_linear(const char *name, int docs, int64_t T, int64_t H, int64_
     const double back = TIME(linear_cuda.backward(&d, &s, &x, &g, scratch));
     struct linear y = linear_of(&s, &x);
     y.slot = (float *)x.saved[0].data, y.keep_slot = (float *)scratch;
-    const double slots = TIME(linear_slots(&d, &y, type));
+    const double slots = TIME(linear_slots(&d, &y));
     printf("linear %-22s forward %.3f ms (states %.3f), training forward %.3f, backward %.3f, both %.3f\n", name, infer, slots,
            train, back, train + back);
     fflush(stdout);
