@@ -83,7 +83,7 @@ static int check_tied(const struct model *m, const struct st *s)
 }
 
 /* The tensor for a parameter; the embedding of a tied model may lie under the head's name. */
-static const struct st_tensor *source(const struct model *m, const struct st *s, int i)
+const struct st_tensor *ckpt_source(const struct model *m, const struct st *s, int i)
 {
     const struct st_tensor *t = ckpt_find(s, m->params.at[i].name);
 
@@ -101,13 +101,13 @@ static bool is_known(struct model *m, const struct st *s, const char *name)
     return params_find(&m->params, name) != NULL;
 }
 
-static int check_weights(const char *dir, struct model *m, const struct st *s)
+int ckpt_check(const char *dir, struct model *m, const struct st *s)
 {
     struct names missing = { 0 }, unknown = { 0 };
     int status = 0;
 
     for (int i = 0; i < m->params.n; i++) {
-        const struct st_tensor *t = source(m, s, i);
+        const struct st_tensor *t = ckpt_source(m, s, i);
         if (!t)
             names_add(&missing, m->params.at[i].name);
         else if (check_tensor(t, &m->params.at[i]))
@@ -128,14 +128,15 @@ int ckpt_load(const char *dir, struct model *m)
 
     if (!s)
         return -1;
-    status = check_weights(dir, m, s);
+    status = ckpt_check(dir, m, s);
     for (int i = 0; i < m->params.n && !status; i++) {
-        const struct st_tensor *t = source(m, s, i);
+        const struct st_tensor *t = ckpt_source(m, s, i);
         float *x = mem_new((size_t)t->count, sizeof *x);
         status = st_float(t, x);
         if (!status)
             param_put(m->dev, &m->params.at[i].value, x);
         free(x);
+        st_drop(t);
     }
     st_close(s);
     return status;

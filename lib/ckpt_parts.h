@@ -11,6 +11,11 @@ struct st *ckpt_weights(const char *dir);
 const char *ckpt_name(const char *name, bool native);
 /* By our name, under either spelling. */
 const struct st_tensor *ckpt_find(const struct st *s, const char *name);
+/* Every parameter is there in its shape, and nothing else: 0, or -1 with all that is wrong. m need only be
+ * declared. */
+int ckpt_check(const char *dir, struct model *m, const struct st *s);
+/* The tensor that parameter i is read from. */
+const struct st_tensor *ckpt_source(const struct model *m, const struct st *s, int i);
 /* Deletes a directory that holds only files of ours; says what it found otherwise. */
 int ckpt_remove(const char *dir);
 EXTERN_C_END

@@ -188,10 +188,13 @@ static int write_optim(struct st_writer *w, struct model *m, struct comm *c)
     return status;
 }
 
+/* What a checkpoint's directory may hold: ours, and what travels with a tokenizer. */
 static bool ours(const char *name)
 {
     static const char *const names[] = {
-        "config.json", "model.safetensors", "tokenizer.json", "optim.safetensors", "run.json",
+        "config.json", "model.safetensors", "tokenizer.json", "optim.safetensors", "run.json", "convert.json",
+        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+        "tokenizer.model", "generation_config.json",
     };
 
     for (size_t i = 0; i < LEN(names); i++) {

@@ -230,6 +230,44 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
     return sum;
 }
 
+void model_enter(struct model *m, const struct batch *b, struct tensor x)
+{
+    size_t base = arena_mark(&m->dev->keep);
+    struct tensor token = push_ids(m->dev, b->token, b->seqs.tokens);
+
+    op_embed(m->dev, x, m->params.at[m->embed].value, token.data);
+    arena_pop(&m->dev->keep, base);
+}
+
+void model_pass(struct model *m, const struct batch *b, const struct pass *like, int layer, struct tensor x)
+{
+    size_t base = arena_mark(&m->dev->keep);
+    struct seqs s = b->seqs;
+    struct pass p = pass_open(m, &s, like);
+
+    p.train = false;
+    block_forward(m, &p, layer, x, x);
+    arena_pop(&m->dev->keep, base);
+}
+
+void model_leave(struct model *m, struct tensor x, float *logits)
+{
+    struct dev *d = m->dev;
+    size_t mark = arena_mark(&d->temp);
+    int64_t rows = x.dim[0], step = head_rows(m, rows);
+    struct tensor normed, rstd, part;
+
+    norm_forward(m, &d->temp, &m->params.at[m->norm], x, &normed, &rstd);
+    part = arena_push(&d->temp, SHAPE(F32, step, m->cfg.vocab));
+    for (int64_t t = 0; t < rows; t += step) {
+        int64_t n = t + step < rows ? step : rows - t;
+        linear_forward(d, tensor_rows(part, 0, n), tensor_rows(normed, t, n), &m->params.at[m->head]);
+        if (!d->dry)
+            op_get(d, logits + t * m->cfg.vocab, part.data, (size_t)(n * m->cfg.vocab) * 4);
+    }
+    arena_pop(&d->temp, mark);
+}
+
 /* Forward only: x holds the residual stream and every block works in place. */
 static struct tensor forward(struct model *m, const struct batch *b, struct seqs *s, const struct pass *like)
 {
@@ -277,24 +315,10 @@ static struct tensor last_rows(struct model *m, const struct seqs *s, struct ten
 
 void model_logits(struct model *m, const struct batch *b, const struct pass *p, bool last, float *logits)
 {
-    struct dev *d = m->dev;
-    size_t base = arena_mark(&d->keep), mark = arena_mark(&d->temp);
+    size_t base = arena_mark(&m->dev->keep);
     struct seqs s = b->seqs;
-    struct tensor x = forward(m, b, &s, p), normed, rstd, part;
-    int64_t rows, step;
+    struct tensor x = forward(m, b, &s, p);
 
-    if (last)
-        x = last_rows(m, &s, x);
-    rows = x.dim[0];
-    step = head_rows(m, rows);
-    norm_forward(m, &d->temp, &m->params.at[m->norm], x, &normed, &rstd);
-    part = arena_push(&d->temp, SHAPE(F32, step, m->cfg.vocab));
-    for (int64_t t = 0; t < rows; t += step) {
-        int64_t n = t + step < rows ? step : rows - t;
-        linear_forward(d, tensor_rows(part, 0, n), tensor_rows(normed, t, n), &m->params.at[m->head]);
-        if (!d->dry)
-            op_get(d, logits + t * m->cfg.vocab, part.data, (size_t)(n * m->cfg.vocab) * 4);
-    }
-    arena_pop(&d->temp, mark);
-    arena_pop(&d->keep, base);
+    model_leave(m, last ? last_rows(m, &s, x) : x, logits);
+    arena_pop(&m->dev->keep, base);
 }

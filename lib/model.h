@@ -22,6 +22,9 @@ struct model {
 };
 struct model_use { int world; bool learn, optim, recompute, decay_all; };   /* world: ranks that share the optimizer; learn: gradients */
 
+/* Names, shapes and flags of all parameters, without storage; also of switches that nothing here computes.
+ * model_close frees. 0, or -1 with the reason. */
+int    model_declare(struct model *m, struct dev *d, const struct config *c, const struct model_use *use);
 /* Declares and allocates; weights are not set (params_init, ckpt_load). 0, or -1 with the reason. */
 int    model_open (struct model *m, struct dev *d, const struct config *c, const struct model_use *use);
 void   model_close(struct model *m);
@@ -33,6 +36,12 @@ double model_learn(struct model *m, const struct batch *b, float scale,
 /* Logits [rows, vocab] host floats of every token, or of the last one of every sequence (an empty
  * sequence's row means nothing). */
 void   model_logits(struct model *m, const struct batch *b, const struct pass *p, bool last, float *logits);
+
+/* Forward in steps, for models whose layers are not all there at once: x [tokens,width] F32 is the residual stream.
+ * logits: [tokens, vocab] host floats. */
+void   model_enter(struct model *m, const struct batch *b, struct tensor x);
+void   model_pass (struct model *m, const struct batch *b, const struct pass *p, int layer, struct tensor x);
+void   model_leave(struct model *m, struct tensor x, float *logits);
 
 /* State for nseq sequences, one entry a layer, allocated on the device. */
 struct model_state { struct tensor (*at)[MIXER_STATES]; void *memory; size_t bytes; int64_t nseq; };

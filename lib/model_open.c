@@ -51,18 +51,14 @@ static void declare_layer(struct model *m, int i)
     declare(m, BUCKET_LAYER + i, name, SHAPE(F32, c->width, c->ffn), 0, 0, c->init_std);
 }
 
-/* What the config can say but no code here does is refused by name. */
-static int able(const struct config *c)
+/* Mixers that do not exist are refused by name. */
+static int known(const struct config *c)
 {
     char names[256] = "";
     size_t n = 0;
 
     if (config_check(c, "model"))
         return -1;
-    if (c->D_has_hdim)
-        return fail("model: D_has_hdim: a skip weight per channel is not supported");
-    if (c->proj_bias)
-        return fail("model: use_bias: biases of in_proj and out_proj are not supported");
     for (const struct mixer *m = NULL; (m = mixer_next(m));)
         n += (size_t)snprintf(names + n, sizeof names - n, " %s", m->name);
     for (int i = 0; i < c->layers; i++)
@@ -71,11 +67,22 @@ static int able(const struct config *c)
     return 0;
 }
 
-/* Everything but storage. */
-static void model_declare(struct model *m, struct dev *d, const struct config *c, const struct model_use *use)
+/* So is what the config can say but no code here does. */
+static int able(const struct config *c)
+{
+    if (c->D_has_hdim)
+        return fail("model: D_has_hdim: a skip weight per channel is not supported");
+    if (c->proj_bias)
+        return fail("model: use_bias: biases of in_proj and out_proj are not supported");
+    return known(c);
+}
+
+int model_declare(struct model *m, struct dev *d, const struct config *c, const struct model_use *use)
 {
     bool mlp = mlp_family(c);
 
+    if (known(c))
+        return -1;
     *m = (struct model){ .cfg = *c, .dev = d, .recompute = use->recompute,
                           .params.decay_all = use->decay_all };
     m->layer = mem_new((size_t)c->layers, sizeof *m->layer);
@@ -93,13 +100,13 @@ static void model_declare(struct model *m, struct dev *d, const struct config *c
         m->head = declare(m, BUCKET_EMBED, "lm_head.weight", SHAPE(F32, c->vocab, c->width), 0, 0, c->init_std);
     for (int i = 0; i < c->layers; i++)
         m->layer[i].cfg = &m->cfg;
+    return 0;
 }
 
 int model_open(struct model *m, struct dev *d, const struct config *c, const struct model_use *use)
 {
-    if (able(c))
+    if (able(c) || model_declare(m, d, c, use))
         return -1;
-    model_declare(m, d, c, use);
     if (params_alloc(&m->params, d, use->world ? use->world : 1, use->learn, use->optim)) {
         model_close(m);
         return -1;
@@ -192,9 +199,8 @@ int model_plan(struct model_plan *out, const struct dev *d, const struct config 
     struct model m;
     size_t peak[2] = { 0, 0 }, bytes[3];
 
-    if (able(c))
+    if (able(c) || model_declare(&m, &dry, c, use))
         return -1;
-    model_declare(&m, &dry, c, use);
     params_layout(&m.params, d->type, use->world ? use->world : 1);
     params_bytes(&m.params, d->type, use->optim, bytes);
     for (int i = 0; i < m.params.n; i++)

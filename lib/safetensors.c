@@ -216,7 +216,7 @@ static int read_part(struct files *f, struct part *p)
         struct st_tensor *t = f->tensor + f->n;
         if (!strcmp(json_key(j), "__metadata__"))
             continue;
-        *t = (struct st_tensor){ .name = json_key(j), .file = p->name };
+        *t = (struct st_tensor){ .name = json_key(j), .file = p->name, .mapped = p->mapped };
         if (read_tensor(j, t, base, room))
             return -1;
         f->n++;

@@ -25,6 +25,7 @@ struct st_tensor {
     int          ndim;            /* 0: a scalar */
     int64_t      dim[ST_DIMS], count, bytes;
     const char  *file;            /* which file it lies in, for messages */
+    bool         mapped;          /* its pages come from the file again when they are let go */
 };
 struct st {
     const struct st_tensor *at;   /* [n] in file order; files of an index one after the other */
@@ -47,6 +48,8 @@ size_t      st_type_size(enum st_type t);
  * for other types. */
 int st_float(const struct st_tensor *t, float *out);
 int st_int(const struct st_tensor *t, int32_t *out);
+/* Lets the memory of a mapped tensor go until it is read again, so that reading a large file needs little. */
+void st_drop(const struct st_tensor *t);
 
 /* Writing: declare all (wide types first: readers that map the file want them aligned), give the
  * data in the same order; st_finish fsyncs. The file appears under path only when finished (written

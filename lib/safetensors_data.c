@@ -1,6 +1,9 @@
 /* safetensors_data.c - the bytes of a mapped tensor as numbers; nothing in a file is aligned. */
+#define _DEFAULT_SOURCE
 #include "safetensors.h"
 #include "half.h"
+#include <sys/mman.h>
+#include <unistd.h>
 
 int st_float(const struct st_tensor *t, float *out)
 {
@@ -58,4 +61,15 @@ int st_int(const struct st_tensor *t, int32_t *out)
         out[i] = (int32_t)wide;
     }
     return 0;
+}
+
+/* Whole pages only: its neighbours share the first and the last one. */
+void st_drop(const struct st_tensor *t)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = ((uintptr_t)t->data + page - 1) / page * page;
+    uintptr_t to = ((uintptr_t)t->data + (uintptr_t)t->bytes) / page * page;
+
+    if (t->mapped && from < to)
+        madvise((void *)from, to - from, MADV_DONTNEED);
 }

@@ -174,6 +174,7 @@ static int join(struct torch *t)
         memcpy(out->dim, p->dim, sizeof out->dim);
         out->bytes = out->count * (int64_t)st_type_size(p->type);
         out->data = m->data + (size_t)p->offset * st_type_size(p->type);
+        out->mapped = t->mapped && contiguous;
         if (contiguous)
             continue;
         copied += (size_t)out->bytes;              /* small: a storage lies in the file */

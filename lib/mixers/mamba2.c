@@ -12,7 +12,7 @@
 extern const struct scan scan_palimpsa, scan_linear;
 extern const struct mixer mixer_mamba2;
 
-enum { IN, CONV, DT_BIAS, A_LOG, D_SKIP, NORM, OUT, CONV_BIAS };      /* then b_*, present or not */
+enum { IN, CONV, DT_BIAS, A_LOG, D_SKIP, NORM, OUT, CONV_BIAS };      /* then biases of IN and OUT, b_*, or not */
 enum { B_RANK, B, B_SCALE, IP_LOG };
 
 struct mamba2_saved {
@@ -47,7 +47,7 @@ static void mamba2_init(struct layer *l, const char *prefix)
     i = layer_add(l, prefix, "mixer.dt_bias", SHAPE(F32, z.H), small, draw_dt_bias, c->dt_min, c->dt_max);
     l->params->at[i].c = c->dt_floor;
     layer_add(l, prefix, "mixer.A_log", SHAPE(F32, z.H), small, draw_log_uniform, c->A_lo, c->A_hi);
-    layer_add(l, prefix, "mixer.D", SHAPE(F32, z.H), small, draw_const, 1, 0);
+    layer_add(l, prefix, "mixer.D", SHAPE(F32, c->D_has_hdim ? z.I : z.H), small, draw_const, 1, 0);
     layer_add(l, prefix, "mixer.norm.weight", SHAPE(F32, z.I), small, draw_const, 1, 0);
     if (c->rescale_prenorm)
         layer_add(l, prefix, "mixer.out_proj.weight", SHAPE(F32, z.D, z.I), 0, draw_uniform, -out, out);
@@ -55,6 +55,10 @@ static void mamba2_init(struct layer *l, const char *prefix)
         layer_add(l, prefix, "mixer.out_proj.weight", SHAPE(F32, z.D, z.I), 0, draw_normal, 0, std);
     if (c->conv_bias)
         layer_add(l, prefix, "mixer.conv1d.bias", SHAPE(F32, z.C), small, draw_const, 0, 0);
+    if (c->proj_bias) {
+        layer_add(l, prefix, "mixer.in_proj.bias", SHAPE(F32, z.I + z.C + z.H), small, draw_const, 0, 0);
+        layer_add(l, prefix, "mixer.out_proj.bias", SHAPE(F32, z.D), small, draw_const, 0, 0);
+    }
     if (!c->gain[l->index])
         return;
     layer_add(l, prefix, "mixer.b_rank_proj.weight", SHAPE(F32, z.R, z.D), idle, draw_normal, 0, std);
@@ -65,7 +69,7 @@ static void mamba2_init(struct layer *l, const char *prefix)
 
 static struct param *gain_param(const struct layer *l, int i)
 {
-    return layer_param(l, CONV_BIAS + l->cfg->conv_bias + i);
+    return layer_param(l, CONV_BIAS + l->cfg->conv_bias + 2 * l->cfg->proj_bias + i);
 }
 
 static struct tensor conv_bias(const struct layer *l, bool grad)
