@@ -81,8 +81,11 @@ static void move_aside(struct dev *d, struct tensor in[2], const struct tensor o
     }
 }
 
+/* None in training, where no memory is carried: a plan with as many documents as tokens stays small. */
 static int64_t aside_bytes(const struct scan_io *x, const struct seqs *s)
 {
+    if (!x->state[0].ndim || !x->next[0].ndim)
+        return 0;
     return 2 * (int64_t)sizeof(float) * s->n * x->v.dim[1] * x->v.dim[2] * x->k.dim[2];
 }
 

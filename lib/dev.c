@@ -95,8 +95,7 @@ struct dev dev_dry(const struct dev *d)
     struct dev dry = *d;
 
     dry.dry  = true;
-    dry.keep = dry.temp = (struct arena){ 0 };
-    dry.priv = NULL;
+    dry.keep = dry.temp = (struct arena){ 0 };         /* priv is shared: plans ask the GPU for its size */
     return dry;
 }
 
