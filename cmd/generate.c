@@ -267,4 +267,5 @@ static int generate(int argc, const char **argv)
     return status;
 }
 
-const struct cmd cmd_generate = { "generate", "write text with a model", "--model DIR --prompt TEXT [options]", generate };
+const struct cmd cmd_generate = { "generate", "write text with a model", "--model DIR --prompt TEXT [options]",
+                                  generate };

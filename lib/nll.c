@@ -108,7 +108,8 @@ int nll_shards(struct nll *n, const char *files, const char *tokenizer, int64_t 
     if (loader_open(&l, &o))
         return -1;
     if (tokenizer[0] && l.tokenizer[0] && strcmp(tokenizer, l.tokenizer))
-        status = fail("%s: these shards were made by tokenizer %.12s, the model's is %.12s", files, l.tokenizer, tokenizer);
+        status = fail("%s: these shards were made by tokenizer %.12s, the model's is %.12s", files, l.tokenizer,
+                      tokenizer);
     else if (model_reserve(n->model, JOB_LOSS, context))
         status = -1;
     for (int64_t i = 0; i < l.rows && !status && (!limit || n->tokens < limit); i++) {
@@ -124,7 +125,8 @@ int nll_shards(struct nll *n, const char *files, const char *tokenizer, int64_t 
 
 double *unigram_of(const char *files, int64_t vocab)
 {
-    struct loader_options o = { .files = files, .tokens = 256, .context = 256, .eot = -1, .vocab = vocab, .join = true };
+    struct loader_options o = { .files = files, .tokens = 256, .context = 256, .eot = -1, .vocab = vocab,
+                                .join = true };
     struct loader l;
     double *p, total = (double)vocab;
 

@@ -29,7 +29,8 @@ void session_close(struct session *s);
 int  session_save(const struct session *s, const char *path, const int32_t *pending, int64_t n);
 int  session_load(struct session *s, const char *path, int32_t *pending, int64_t cap, int64_t *n);
 
-struct sampler { float temperature; int top_k; float top_p; uint64_t seed; };   /* temperature 0: greedy; 0, 1: filters off */
+/* temperature 0: greedy; top_k 0 and top_p 1: no filter */
+struct sampler { float temperature; int top_k; float top_p; uint64_t seed; };
 /* One id below `vocab`, a function of the logits and (seed, index). */
 int32_t sample(const struct sampler *s, const float *logits, int64_t vocab, int64_t index);
 int32_t argmax(const float *logits, int64_t vocab);

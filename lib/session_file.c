@@ -121,7 +121,8 @@ static int load(struct session *s, struct file *f, int32_t *pending, int64_t cap
     if (strcmp(id, mine))
         return fail("%s: the state of another model: expected %.12s, found %.12s", f->path, mine, id);
     if (p->count > cap)
-        return fail("%s: expected at most %lld pending tokens, found %lld", f->path, (long long)cap, (long long)p->count);
+        return fail("%s: expected at most %lld pending tokens, found %lld", f->path, (long long)cap,
+                    (long long)p->count);
     *n = p->count;
     s->fed = strtoll(fed, NULL, 10);
     s->fresh = false;

@@ -172,8 +172,8 @@ static int distinct_rows(struct train *t)
     for (int i = 0; i < t->comm.world; i++)
         for (int j = 0; j < i; j++)
             if (seen[2 * i] == seen[2 * j] && seen[2 * i + 1] == seen[2 * j + 1])
-                return t->comm.rank ? -1 : fail("%s: ranks %d and %d would read the same row: the data has %lld windows "
-                    "of %lld tokens", t->o->data, j, i, (long long)t->data.windows, (long long)t->o->context);
+                return t->comm.rank ? -1 : fail("%s: ranks %d and %d would read the same row: the data has %lld "
+                    "windows of %lld tokens", t->o->data, j, i, (long long)t->data.windows, (long long)t->o->context);
     return 0;
 }
 

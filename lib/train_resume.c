@@ -60,7 +60,8 @@ static int compare(const struct setting *now, const struct json *old, const char
     if (now->fixed && now->text)
         return fail("%s: the run was started with %s = %s, this command says %s", out, now->name, text, now->text);
     if (now->fixed)
-        return fail("%s: the run was started with %s = %.7g, this command says %.7g", out, now->name, number, now->number);
+        return fail("%s: the run was started with %s = %.7g, this command says %.7g", out, now->name, number,
+                    now->number);
     if (now->text)
         say("%s: %s -> %s", now->name, text, now->text);
     else

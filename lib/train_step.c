@@ -92,7 +92,8 @@ static int not_finite(struct train *t, int64_t row, const char *what, double val
         snprintf(layer, sizeof layer, "in the recurrence of layer %d", lowest - 1);
     if (param < INT_MAX) {
         const struct param *p = &t->model.params.at[param - 1];
-        snprintf(bad, sizeof bad, ", %s %s", finite_all(&t->dev, p->value) ? "first bad gradient" : "bad weight", p->name);
+        snprintf(bad, sizeof bad, ", %s %s", finite_all(&t->dev, p->value) ? "first bad gradient" : "bad weight",
+                 p->name);
     }
     return fail("step %lld: the %s is %g: first seen %s%s; nothing was updated and the last checkpoint stands",
                 (long long)t->step + 1, what, fabs(value), layer, bad);
@@ -104,8 +105,8 @@ int train_sound(struct train *t)
 
     for (int i = 0; i < p->n; i++)
         if (!finite_all(&t->dev, p->at[i].value))
-            return t->comm.rank ? -1 : fail("step %lld: %s is not finite any more: it is not saved, the last checkpoint "
-                                            "stands", (long long)t->step, p->at[i].name);
+            return t->comm.rank ? -1 : fail("step %lld: %s is not finite any more: it is not saved, the last "
+                                            "checkpoint stands", (long long)t->step, p->at[i].name);
     return 0;
 }
 
