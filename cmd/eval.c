@@ -1,10 +1,11 @@
-/* eval.c - `palimpsa eval nll`: the loss of a model on text or shards. */
+/* eval.c - `palimpsa eval TASK`: the loss of a model on text or shards (nll), or a benchmark of lib/task.h. */
 #define _POSIX_C_SOURCE 200809L
 #include "cmd.h"
 #include "documents.h"
 #include "json.h"
 #include "nll.h"
 #include "opened.h"
+#include "task.h"
 #include <math.h>
 #include <unistd.h>
 
@@ -21,6 +22,8 @@ struct eval {
     struct bpe_ids ids;
     double *baseline;
     double began;
+    struct task_run task;
+    struct results results;
 };
 
 static bool is_shards(const char *path)
@@ -179,19 +182,85 @@ static int run(struct eval *e)
     return report(e);
 }
 
+/* What the task is and what it must be given; 0, or -1 with the reason. */
+static int understand(struct eval *e, int n, const char **argv)
+{
+    bool nll = n && !strcmp(argv[0], "nll");
+
+    for (int i = 1; i < n; i++) {
+        e->data.at = mem_grow(e->data.at, (size_t)e->data.n + 1, sizeof *e->data.at);
+        e->data.at[e->data.n++] = argv[i];
+    }
+    if (!nll && !(e->task.task = task_find(n ? argv[0] : ""))) {
+        struct text names = { 0 };
+        text_add(&names, "nll");
+        for (const struct task *t = NULL; (t = task_next(t));)
+            text_add(&names, ", %s", t->name);
+        fail("eval: expected a task (%s), found '%s'", names.at, n ? argv[0] : "");
+        text_free(&names);
+        return -1;
+    }
+    if (!e->task.score_only && !e->dir)
+        return fail("eval: expected --model");
+    if (e->task.score_only && (nll || !e->task.task->scores))
+        return fail("eval: --score-only is for longbench");
+    if (!e->task.score_only && !e->data.n)
+        return fail("eval: expected data%s", nll ? ": text, .jsonl, .pts or .bin" : "");
+    return 0;
+}
+
+static int run_task(struct eval *e)
+{
+    struct task_run *r = &e->task;
+    int status;
+
+    r->m = r->score_only ? NULL : &e->m;
+    r->data = e->data.at;
+    r->files = e->data.n;
+    r->context = e->context;
+    r->limit = e->limit;
+    r->results = &e->results;
+    if (r->m) {
+        results_say(r->results, "device", e->device);
+        results_say(r->results, "dtype", e->dtype);
+        if (opened_need_tokenizer(r->m))
+            return -1;
+        results_count(r->results, "first_id", r->separator ? bpe_eot(r->m->bpe) : bpe_bos(r->m->bpe));
+    }
+    results_count(r->results, "limit", r->limit);
+    results_count(r->results, "context", r->context);
+    status = r->task->run(r);
+    if (!status && e->out)
+        status = results_write(r->results, e->out, r->m ? r->m->dir : NULL);
+    results_free(r->results);
+    return status;
+}
+
 static int eval(int argc, const char **argv)
 {
     struct eval e = { .device = "auto", .dtype = "fp32", .field = "text" };
-    int status;
+    int status = 0;
     const struct opt opts[] = {
-        OPT("model", &e.dir, "DIR", "model directory, or a run's", .need = true),
+        OPT("model", &e.dir, "DIR", "model directory, or a run's"),
         OPT("data", &e.data, "FILE", "text, .jsonl (either also .gz, .zst), .pts or .bin; more may follow as operands"),
-        OPT("field", &e.field, "NAME", "of the text in .jsonl"),
-        OPT("context", &e.context, "N", "cut documents into independent parts of N tokens; 0: whole, memory carried",
+        OPT("field", &e.field, "NAME", "of the text in .jsonl (nll)"),
+        OPT("context", &e.context, "N", "nll: independent parts of N tokens; else the most tokens of a sample; 0: any",
             .range = "[0,)"),
-        OPT("limit", &e.limit, "N", "stop after about N tokens; 0: all", .range = "[0,)"),
-        OPT("by-position", &e.by_position, NULL, "also the loss of every 256 positions"),
-        OPT("unigram", &e.unigram, "GLOB", "also the loss of the frequencies of these training shards"),
+        OPT("limit", &e.limit, "N", "stop after about N tokens (nll), samples (others); 0: all", .range = "[0,)"),
+        OPT("by-position", &e.by_position, NULL, "also the loss of every 256 positions (nll)"),
+        OPT("unigram", &e.unigram, "GLOB", "also the loss of the frequencies of these training shards (nll)"),
+        OPT("batch", &e.task.batch, "N", "samples side by side; 0: as many as are useful", .range = "[0,)"),
+        OPT("separator", &e.task.separator, NULL, "begin samples with the separator of documents"),
+        OPT("skip-long", &e.task.skip_long, NULL, "leave samples over --context out instead of cutting them"),
+        OPT("log", &e.task.log, "FILE", "write every request and its log-probability"),
+        OPT("labels", &e.task.labels, "FILE", "answers that are in a file of their own (piqa, siqa)"),
+        OPT("config", &e.task.config, "DIR", "LongBench's dataset2prompt.json and dataset2maxlen.json"),
+        OPT("predictions", &e.task.predictions, "DIR", "where LongBench's answers go, or go on"),
+        OPT("score-only", &e.task.score_only, "DIR", "score the predictions there, without a model"),
+        OPT("prompts", &e.task.prompts, "FILE", "write LongBench's prompts"),
+        OPT("chat", &e.task.chat, "TEXT", "with {prompt} in it: wrap LongBench's prompts, but for 6 tasks"),
+        OPT("indel", &e.task.indel, NULL, "code similarity as fuzzywuzzy's C extension has it, not as difflib"),
+        OPT("buckets", &e.task.buckets, NULL, "LongBench-E: by length"),
         OPT("out", &e.out, "FILE", "write the result as JSON"),
         OPT("device", &e.device, "D", "auto, cpu, naive, cuda or cuda:N"),
         OPT("dtype", &e.dtype, "T", "storage type", .choices = "fp32|bf16"),
@@ -201,26 +270,22 @@ static int eval(int argc, const char **argv)
     };
     int n = opt_parse(&cmd_eval, argc, argv, opts);
 
-    if (n >= 0 && (!n || strcmp(argv[0], "nll")))
-        n = fail("eval: expected the task nll, found '%s'", n ? argv[0] : "");
-    for (int i = 1; i < n; i++) {
-        e.data.at = mem_grow(e.data.at, (size_t)e.data.n + 1, sizeof *e.data.at);
-        e.data.at[e.data.n++] = argv[i];
-    }
-    if (n > 0 && !e.data.n)
-        n = fail("eval: expected data: text, .jsonl, .pts or .bin");
+    if (n >= 0 && understand(&e, n, argv))
+        n = -1;
     say_quiet(e.quiet);
-    if (n < 0 || opened_open(&e.m, e.dir, e.device, e.dtype, e.threads, &(struct model_use){ 0 })) {
-        free(e.data.at);
-        return n < 0 ? 2 : 1;
+    if (n >= 0 && !e.task.score_only &&
+        opened_open(&e.m, e.dir, e.device, e.dtype, e.threads, &(struct model_use){ 0 }))
+        status = 1;
+    if (n >= 0 && !status) {
+        status = (e.task.task ? run_task(&e) : run(&e)) ? 1 : 0;
+        nll_close(&e.nll);
+        bpe_ids_free(&e.ids);
+        free(e.baseline);
+        if (!e.task.score_only)
+            opened_close(&e.m);
     }
-    status = run(&e) ? 1 : 0;
-    nll_close(&e.nll);
-    bpe_ids_free(&e.ids);
-    free(e.baseline);
     free(e.data.at);
-    opened_close(&e.m);
-    return status;
+    return n < 0 ? 2 : status;
 }
 
-const struct cmd cmd_eval = { "eval", "score a model", "nll --model DIR --data FILE... [options]", eval };
+const struct cmd cmd_eval = { "eval", "score a model", "TASK --model DIR --data FILE... [options]", eval };
