@@ -96,12 +96,12 @@ static int id_of(const struct bpe *b, const struct json *item, const char *what,
 {
     double x;
 
-    if (!json_number(item, &x) || x != (double)(int64_t)x)
-        return fail("%s: %s: the id is not a whole number", b->name, what);
-    if (x < 0 || x >= (double)b->limit)
-        return fail("%s: %s: id %.0f is not in a file of this size", b->name, what, x);
+    if (!json_number(item, &x))
+        return fail("%s: %s: the id is not a number", b->name, what);
+    if (!(x >= 0 && x < (double)b->limit))
+        return fail("%s: %s: id %.17g is not in a file of this size", b->name, what, x);
     *id = (int32_t)x;
-    return 0;
+    return x == (double)*id ? 0 : fail("%s: %s: id %.17g is not a whole number", b->name, what, x);
 }
 
 static int tokens_read(struct bpe *b, const struct json *vocab, const struct json *added)
