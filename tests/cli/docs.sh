@@ -1,4 +1,5 @@
-# Every command has a page in docs/cli, which ends with the words of its --help.
+# Every command has a page in docs/cli, which ends with the words of its --help:
+# palimpsa NAME --help | sed 's/^/    /'
 flat() { sed 's/(default [0-9]*)//g' | tr -s ' \n' '  '; }       # defaults may depend on the machine
 
 for name in $("$palimpsa" --help | sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p'); do

@@ -7,13 +7,16 @@ value() { sed -n "s/^$1	//p" .result/stdout; }
 
 run eval
 status 2
-stderr 'error: palimpsa eval: --model is required; see palimpsa eval --help'
+stderr_has "error: eval: expected a task (nll"
 run eval --model run --data text.txt
 status 2
-stderr "error: eval: expected the task nll, found ''"
+stderr_has ", found ''"
 run eval perplexity --model run --data text.txt
 status 2
-stderr "error: eval: expected the task nll, found 'perplexity'"
+stderr_has ", found 'perplexity'"
+run eval nll --data text.txt
+status 2
+stderr 'error: eval: expected --model'
 run eval nll --model run
 status 2
 stderr 'error: eval: expected data: text, .jsonl, .pts or .bin'
