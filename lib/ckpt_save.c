@@ -163,7 +163,8 @@ static const float *whole(struct model *m, struct bucket *k, int kind, struct co
     if (kind == 0 && k->value.type == F32)
         return k->value.data;                  /* the master is the value, which every rank has */
     mine = tensor_rows(k->grad, c->rank * k->slice, k->slice);
-    op_cast(m->dev, mine, slice);
+    if (k->state)
+        op_cast(m->dev, tensor_rows(mine, 0, k->state), slice);
     c->gather(c, k->grad, mine);
     return k->grad.data;
 }

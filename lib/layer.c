@@ -27,7 +27,8 @@ void linear_backward(struct dev *d, struct tensor dx, struct tensor dy, struct t
     dy = as_type(d, dy, w->value.type);
     if (dx.ndim)
         op_matmul(d, dx, dy, w->value, add ? MM_ADD : 0);
-    op_matmul(d, w->grad, dy, x, MM_TA | MM_ADD);
+    if (!(w->flags & PARAM_FROZEN))
+        op_matmul(d, w->grad, dy, x, MM_TA | MM_ADD);
     arena_pop(&d->temp, mark);
 }
 

@@ -1,7 +1,7 @@
 /* layer.h - forward and backward pairs that mixers and blocks are made of.
  *
  * A linear is y = x W', W [out,in]. All tensors are on p->dev; conversions between storage types use
- * d->temp, which the caller marks and pops. A weight without gradient storage gets none. */
+ * d->temp, which the caller marks and pops. A frozen weight gets no gradient. */
 #ifndef LAYER_H
 #define LAYER_H
 #include "mixer.h"

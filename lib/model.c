@@ -222,7 +222,8 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
         if (done)
             done(arg, BUCKET_LAYER + i);                     /* its gradients are final: start reducing them */
     }
-    op_embed_bwd(d, m->params.at[m->embed].grad, g, token.data);
+    if (!(m->params.at[m->embed].flags & PARAM_FROZEN))
+        op_embed_bwd(d, m->params.at[m->embed].grad, g, token.data);
     if (done)
         done(arg, BUCKET_EMBED), done(arg, BUCKET_F32);
     sum = loss_sum(m, loss, NULL);

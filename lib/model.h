@@ -20,7 +20,15 @@ struct model {
     int           embed, head, norm;     /* parameter indices; head == embed when tied */
     bool          recompute;             /* keep only block inputs; redo the block in backward */
 };
-struct model_use { int world; bool learn, optim, recompute, decay_all; };   /* world: ranks that share the optimizer; learn: gradients */
+/* Everything; metaplastic parameters; all parameters of metaplastic layers. */
+enum model_train { TRAIN_ALL, TRAIN_GAINS, TRAIN_META };
+struct model_use {
+    int  world;                          /* ranks that share the optimizer */
+    bool learn, optim;                   /* allocate gradients; and the optimizer's state */
+    bool recompute, decay_all;
+    enum model_train train;              /* the rest is frozen */
+    bool train_prior;                    /* Ip_log too, which is frozen otherwise */
+};
 
 /* Names, shapes and flags of all parameters, without storage; also of switches that nothing here computes.
  * model_close frees. 0, or -1 with the reason. */

@@ -51,6 +51,24 @@ static void declare_layer(struct model *m, int i)
     declare(m, BUCKET_LAYER + i, name, SHAPE(F32, c->width, c->ffn), 0, 0, c->init_std);
 }
 
+/* Freezes what is not asked for. The layer of a parameter follows from its place in the list. */
+static void freeze(struct model *m, const struct model_use *use)
+{
+    int layer = -1;
+
+    for (int i = 0; i < m->params.n; i++) {
+        struct param *a = &m->params.at[i];
+        bool gain = a->flags & PARAM_GAIN, meta;
+        if (layer + 1 < m->cfg.layers && i == m->layer[layer + 1].first - 1)
+            layer++;
+        meta = layer >= 0 && i < m->norm && m->cfg.meta[layer];
+        if (use->train_prior && gain && !(a->flags & PARAM_UNUSED))
+            a->flags &= ~(unsigned)PARAM_FROZEN;
+        if ((use->train == TRAIN_GAINS && !gain) || (use->train == TRAIN_META && !meta))
+            a->flags |= PARAM_FROZEN;
+    }
+}
+
 /* Mixers that do not exist are refused by name. */
 static int known(const struct config *c)
 {
@@ -100,6 +118,7 @@ int model_declare(struct model *m, struct dev *d, const struct config *c, const 
         m->head = declare(m, BUCKET_EMBED, "lm_head.weight", SHAPE(F32, c->vocab, c->width), 0, 0, c->init_std);
     for (int i = 0; i < c->layers; i++)
         m->layer[i].cfg = &m->cfg;
+    freeze(m, use);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* optim.c - clip by the global norm, then AdamW on this rank's slice of every bucket.
  *
- * Within a bucket [0,decayed) gets weight decay, [decayed,trained) none, the rest is frozen. */
+ * Within a bucket [0,decayed) gets weight decay, [decayed,trained) none, the rest is frozen; [gain[0],gain[1])
+ * has its own rate. */
 #include "op.h"
 #include "optim.h"
 #include <math.h>
@@ -58,17 +59,22 @@ static void update(struct dev *d, struct comm *c, struct bucket *b, int64_t lo, 
 float optim_step(struct optim *o, struct params *p, struct dev *d, struct comm *c)
 {
     float norm = grad_norm(p, d, c) * o->unit;
-    struct adamw h = o->h, bare;
+    struct adamw h = o->h, bare, gain, bare_gain;
 
     if (!isfinite(norm))
         return norm;
     h.scale = o->unit * (o->clip > 0 && norm > o->clip ? o->clip / (norm + 1e-6f) : 1);
-    bare = h;
+    bare = gain = h;
     bare.decay = 0;
+    gain.lr *= o->gain_rate > 0 ? o->gain_rate : 1;
+    bare_gain = gain;
+    bare_gain.decay = 0;
     for (int i = 0; i < p->nbucket; i++) {
         struct bucket *b = &p->bucket[i];
-        update(d, c, b, 0, b->decayed, &h);
-        update(d, c, b, b->decayed, b->trained, &bare);
+        update(d, c, b, 0, b->gain[0], &h);
+        update(d, c, b, b->gain[0], b->decayed, &gain);
+        update(d, c, b, b->decayed, b->gain[1], &bare_gain);
+        update(d, c, b, b->gain[1], b->trained, &bare);
         c->gather(c, b->value, slice_of(c, b, b->value));
     }
     return norm;

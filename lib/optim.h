@@ -8,6 +8,7 @@ struct optim {
     struct adamw h;
     float        unit;                   /* factor on the summed gradients: 1 / what was counted */
     float        clip;                   /* global norm; 0: off */
+    float        gain_rate;              /* of PARAM_GAIN parameters, times lr; 0: as all others */
 };
 void  optim_reduce(struct comm *c, struct bucket *b);       /* grads of one bucket to their owners */
 /* Returns the gradient norm before clipping. When it is not finite nothing was changed. */

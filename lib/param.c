@@ -54,12 +54,29 @@ int params_add(struct params *p, struct param like)
     return p->n++;
 }
 
-/* 0 decayed, 1 not decayed, 2 frozen: the order inside a bucket. */
+/* The order inside a bucket. */
+enum { DECAYED, DECAYED_GAIN, BARE_GAIN, BARE, FROZEN, GROUPS };
+
 static int param_group(const struct params *p, const struct param *a)
 {
+    bool bare = (a->flags & PARAM_NO_DECAY) && !p->decay_all;
+
     if (a->flags & PARAM_FROZEN)
-        return 2;
-    return (a->flags & PARAM_NO_DECAY) && !p->decay_all;
+        return FROZEN;
+    return a->flags & PARAM_GAIN ? (bare ? BARE_GAIN : DECAYED_GAIN) : bare ? BARE : DECAYED;
+}
+
+/* Notes where the groups so far end. */
+static void set_cuts(struct bucket *k, int group)
+{
+    if (group == DECAYED)
+        k->gain[0] = k->count;
+    if (group <= DECAYED_GAIN)
+        k->decayed = k->count;
+    if (group <= BARE_GAIN)
+        k->gain[1] = k->count;
+    if (group <= BARE)
+        k->trained = k->count;
 }
 
 static int64_t round_up(int64_t n, int64_t to)
@@ -75,7 +92,7 @@ void params_layout(struct params *p, enum dtype type, int world)
             p->nbucket = p->at[i].bucket + 1;
     free(p->bucket);
     p->bucket = mem_new((size_t)p->nbucket, sizeof *p->bucket);
-    for (int group = 0; group < 3; group++) {
+    for (int group = 0; group < GROUPS; group++) {
         for (int i = 0; i < p->n; i++) {
             struct param *a = &p->at[i];
             if (param_group(p, a) != group)
@@ -83,20 +100,17 @@ void params_layout(struct params *p, enum dtype type, int world)
             a->offset = p->bucket[a->bucket].count;
             p->bucket[a->bucket].count += round_up(tensor_count(a->value), PARAM_ALIGN);
         }
-        for (int b = 0; b < p->nbucket; b++) {
-            if (group == 0)
-                p->bucket[b].decayed = p->bucket[b].count;
-            if (group <= 1)
-                p->bucket[b].trained = p->bucket[b].count;
-        }
+        for (int b = 0; b < p->nbucket; b++)
+            set_cuts(&p->bucket[b], group);
     }
     for (int b = 0; b < p->nbucket; b++) {
         struct bucket *k = &p->bucket[b];
         k->slice = round_up((k->count + world - 1) / world, PARAM_ALIGN);
         k->count = k->slice * world;
+        k->state = k->trained < k->slice ? k->trained : k->slice;
         k->value = SHAPE(b == BUCKET_F32 ? F32 : type, k->count);
         k->grad = SHAPE(F32, k->count);
-        k->master = k->m = k->v = SHAPE(F32, k->slice);
+        k->master = k->m = k->v = SHAPE(F32, k->state);
     }
 }
 
@@ -108,7 +122,7 @@ void params_bytes(const struct params *p, enum dtype type, bool optim, size_t by
         bool master = optim && k->value.type != F32;
         bytes[0] += (size_t)k->count * dtype_size(b == BUCKET_F32 ? F32 : type);
         bytes[1] += (size_t)k->count * 4;
-        bytes[2] += optim ? (size_t)k->slice * 4 * (master ? 3 : 2) : 0;
+        bytes[2] += optim ? (size_t)k->state * 4 * (master ? 3 : 2) : 0;
     }
 }
 
@@ -134,8 +148,8 @@ static int params_memory(struct params *p, struct dev *d, bool learn, bool optim
         struct bucket *k = &p->bucket[b];
         *(k->value.type == F32 ? &f32 : &other) += (size_t)k->count * dtype_size(k->value.type);
         grad += learn ? (size_t)k->count * 4 : 0;
-        master += optim && k->value.type != F32 ? (size_t)k->slice * 4 : 0;
-        moments += optim ? (size_t)k->slice * 8 : 0;
+        master += optim && k->value.type != F32 ? (size_t)k->state * 4 : 0;
+        moments += optim ? (size_t)k->state * 8 : 0;
     }
     if (!storage(d, &p->memory[0], f32) || !storage(d, &p->memory[1], other) || !storage(d, &p->memory[2], grad) ||
         !storage(d, &p->memory[3], master) || !storage(d, &p->memory[4], moments))
@@ -159,7 +173,7 @@ int params_alloc(struct params *p, struct dev *d, int world, bool learn, bool op
         op_fill(d, k->value, 0);
         if (learn)
             take(&at[2], &k->grad);
-        if (!optim)
+        if (!optim || !k->state)
             continue;
         if (k->value.type != F32)
             take(&at[3], &k->master);
@@ -186,7 +200,7 @@ void params_master(struct params *p, struct dev *d, int rank)
 {
     for (int b = 0; b < p->nbucket; b++) {
         struct bucket *k = &p->bucket[b];
-        struct tensor slice = tensor_rows(k->value, rank * k->slice, k->slice);
+        struct tensor slice = tensor_rows(k->value, rank * k->slice, k->state);
         if (!k->m.data)
             continue;
         if (k->value.type == F32)
@@ -196,14 +210,14 @@ void params_master(struct params *p, struct dev *d, int rank)
     }
 }
 
-/* The drawn number goes to the master in full precision where this rank owns it. */
+/* The drawn number goes to the master in full precision where this rank owns it; frozen ones have none. */
 static void master_put(struct params *p, struct dev *d, const struct param *a, const float *w, int rank)
 {
     struct bucket *k = &p->bucket[a->bucket];
     int64_t n = tensor_count(a->value), lo = rank * k->slice, hi = lo + k->slice;
     int64_t from = a->offset > lo ? a->offset : lo, to = a->offset + n < hi ? a->offset + n : hi;
 
-    if (k->master.data && k->value.type != F32 && from < to)
+    if (k->master.data && k->value.type != F32 && from < to && !(a->flags & PARAM_FROZEN))
         op_put(d, (float *)k->master.data + (from - lo), w + (from - a->offset), (size_t)(to - from) * 4);
 }
 

@@ -2,13 +2,14 @@
  *
  * A bucket is the unit of storage, of communication and of the optimizer: the parameters of one
  * layer, contiguous, padded so that every rank owns an equal slice. Within it decayed parameters
- * come first, then undecayed, then frozen ones. Bucket 0 holds all PARAM_F32 parameters of the model
- * (A_log, dt_bias, D, norms, convolutions: small), bucket 1 the embedding and head, then one a layer. */
+ * come first, then undecayed, then frozen ones; gains lie on both sides of the first cut. Bucket 0 holds
+ * all PARAM_F32 parameters of the model (A_log, dt_bias, D, norms, convolutions: small), bucket 1 the embedding and head, then one a layer. */
 #ifndef PARAM_H
 #define PARAM_H
 #include "ops.h"
 EXTERN_C_BEGIN
-enum { PARAM_NO_DECAY = 1, PARAM_FROZEN = 2, PARAM_F32 = 4, PARAM_UNUSED = 8 };   /* UNUSED implies FROZEN */
+/* UNUSED implies FROZEN; GAIN: what makes a memory metaplastic (b_*, Ip_log), with a rate of its own. */
+enum { PARAM_NO_DECAY = 1, PARAM_FROZEN = 2, PARAM_F32 = 4, PARAM_UNUSED = 8, PARAM_GAIN = 16 };
 enum { BUCKET_F32, BUCKET_EMBED, BUCKET_LAYER };              /* + layer index */
 
 /* One initial value: a function of (seed, stream of the name, element index), so the same on any
@@ -33,9 +34,11 @@ struct param {
 struct bucket {
     struct tensor value;            /* [count] working copy, dev->type (or F32) */
     struct tensor grad;             /* [count] F32 */
-    struct tensor master, m, v;     /* [slice] F32: this rank's part of [0,count); master is value itself when that is F32 */
+    struct tensor master, m, v;     /* [state] F32: this rank's part of what is trained; master may be value itself */
     int64_t       decayed, trained; /* the two cuts: [0,decayed) decays, [decayed,trained) does not, the rest is frozen */
+    int64_t       gain[2];          /* [gain[0],gain[1]) has the rate of gains; gain[0] <= decayed <= gain[1] */
     int64_t       count, slice;     /* count = world * slice */
+    int64_t       state;            /* of a slice, how many elements at most are trained */
 };
 struct params {
     struct param  *at;

@@ -12,8 +12,9 @@ struct train_options train_defaults(void)
 {
     return (struct train_options){
         .steps = 1000, .batch_tokens = 16384, .context = 1024, .lr = 3e-3f, .lr_floor = 0.1f, .warmup = 100,
-        .schedule = "cosine", .decay_share = 0.2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-15f, .weight_decay = 0.1f,
-        .clip = 1, .seed = 1, .shuffle = true, .eot = -1, .device = "auto", .dtype = "fp32", .ranks = 1,
+        .schedule = "cosine", .decay_share = 0.2f, .train = "all", .gain_rate = 1,
+        .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-15f, .weight_decay = 0.1f, .clip = 1,
+        .seed = 1, .shuffle = true, .eot = -1, .device = "auto", .dtype = "fp32", .ranks = 1,
         .val_every = 200, .val_rows = 16, .save_every = 500, .log_every = 10, .keep = 2,
     };
 }
@@ -187,11 +188,33 @@ static int enough_data(const struct train *t)
     return fail("%s: %lld steps need %.0f tokens, one pass has %.0f", o->data, (long long)o->steps, need, have);
 }
 
+struct model_use train_use(const struct train_options *o, bool recompute)
+{
+    enum model_train what = !strcmp(o->train, "plasticity") ? TRAIN_GAINS
+                          : !strcmp(o->train, "converted") ? TRAIN_META : TRAIN_ALL;
+
+    return (struct model_use){ .world = o->ranks, .learn = true, .optim = true, .recompute = recompute,
+                               .decay_all = o->decay_all, .train = what, .train_prior = o->train_prior };
+}
+
+/* What is asked to be trained must exist. */
+static int check_trained(const struct train *t)
+{
+    const char *from = t->o->from ? t->o->from : t->o->model;
+
+    for (int i = 0; i < t->cfg.layers; i++)
+        if (t->cfg.meta[i])
+            return 0;
+    if (strcmp(t->o->train, "all") || t->o->train_prior)
+        return fail("%s: no layer is metaplastic, so there is nothing for --%s to train; palimpsa convert makes "
+                    "some so", from, t->o->train_prior ? "train-prior" : "train");
+    return 0;
+}
+
 static int open_model(struct train *t)
 {
     const struct train_options *o = t->o;
-    struct model_use use = { .world = o->ranks, .learn = true, .optim = true, .recompute = o->recompute,
-                             .decay_all = o->decay_all };
+    struct model_use use = train_use(o, o->recompute);
 
     if (train_fits(t) || model_open(&t->model, &t->dev, &t->cfg, &use))
         return -1;
@@ -212,7 +235,8 @@ static int open_files(struct train *t)
 {
     const struct train_options *o = t->o;
 
-    if (divide_batch(t) || open_config_and_data(t) || train_agree(t) || find_tokenizer(t) || enough_data(t))
+    if (divide_batch(t) || open_config_and_data(t) || check_trained(t) || train_agree(t) || find_tokenizer(t) ||
+        enough_data(t))
         return -1;
     t->schedule = (struct schedule){ .steps = o->steps, .warmup = o->warmup, .peak = o->lr,
                                      .floor = o->lr * o->lr_floor, .decay = o->decay_share };
@@ -235,8 +259,8 @@ static int open_run(struct train *t)
     comm_use(&t->comm, &t->dev);
     if (open_files(t))
         return -1;
-    t->opt = (struct optim){ .unit = 1, .clip = o->clip, .h = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps,
-                                                     .decay = o->weight_decay } };
+    t->opt = (struct optim){ .unit = 1, .clip = o->clip, .gain_rate = o->gain_rate,
+                             .h = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .decay = o->weight_decay } };
     t->until = o->until > 0 && o->until < o->steps ? o->until : o->steps;
     if (open_model(t))
         return -1;

@@ -21,6 +21,9 @@ struct train_options {
     int64_t  warmup;
     const char *schedule;
     float    decay_share;                /* wsd */
+    const char *train;                   /* what is not frozen: all, plasticity (b_*), converted (metaplastic layers) */
+    bool     train_prior;                /* Ip_log too */
+    float    gain_rate;                  /* of b_*, times lr */
     float    beta1, beta2, eps, weight_decay, clip;
     bool     decay_all, recompute;
     uint64_t seed;

@@ -39,6 +39,7 @@ int  train_agree(struct train *t);                 /* its settings and data agai
 char *train_settings(const struct train *t);       /* the options as JSON for run.json; the caller frees */
 void train_banner(struct train *t);
 int  train_fits(struct train *t);                  /* plan against memory; -1 with a table and a row that fits */
+struct model_use train_use(const struct train_options *o, bool recompute);
 bool train_signalled(void);
 void train_watch_signals(void);
 #endif

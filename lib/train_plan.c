@@ -6,7 +6,7 @@
 /* Learning, and validation or the search for a bad number: the larger of each arena. */
 static int plan(struct train *t, int64_t micro, bool recompute, struct model_plan *out)
 {
-    struct model_use use = { .world = t->o->ranks, .learn = true, .optim = true, .recompute = recompute };
+    struct model_use use = train_use(t->o, recompute);
     struct model_plan loss;
 
     if (model_plan(out, &t->dev, &t->cfg, &use, JOB_LEARN, micro, 0))
@@ -126,6 +126,20 @@ static void say_rate(const struct train_options *o)
         say("warning: the warm-up of %lld steps is as long as the run: choose a smaller --warmup", (long long)o->warmup);
 }
 
+/* What is trained when not everything is. */
+static void say_trained(struct train *t)
+{
+    const struct params *p = &t->model.params;
+    int64_t trained = 0;
+
+    for (int i = 0; i < p->n; i++)
+        if (!(p->at[i].flags & PARAM_FROZEN))
+            trained += tensor_count(p->at[i].value);
+    if (strcmp(t->o->train, "all") || t->o->train_prior)
+        say("trained    %s%s: %lld parameters", t->o->train, t->o->train_prior ? " and the prior" : "",
+            (long long)trained);
+}
+
 void train_banner(struct train *t)
 {
     const struct train_options *o = t->o;
@@ -149,6 +163,7 @@ void train_banner(struct train *t)
     say("row        %lld tokens, %lld a step%s%s", (long long)t->micro, (long long)t->accum,
         o->ranks > 1 ? " on every rank" : "", o->recompute ? ", blocks are recomputed" : "");
     say_rate(o);
+    say_trained(t);
     if (!t->resume[0] && !o->from)
         say_start(t);
 }

@@ -38,7 +38,7 @@ static void mamba2_init(struct layer *l, const char *prefix)
 {
     const struct config *c = l->cfg;
     struct sizes z = sizes_of(l);
-    unsigned idle = c->meta[l->index] ? 0 : PARAM_UNUSED, small = PARAM_F32 | PARAM_NO_DECAY;
+    unsigned gain = PARAM_GAIN | (c->meta[l->index] ? 0 : PARAM_UNUSED), small = PARAM_F32 | PARAM_NO_DECAY;
     float std = c->init_std, bound = 1 / sqrtf((float)z.R), out = 1 / sqrtf((float)z.I * (float)c->layers);
     int i;
 
@@ -61,10 +61,10 @@ static void mamba2_init(struct layer *l, const char *prefix)
     }
     if (!c->gain[l->index])
         return;
-    layer_add(l, prefix, "mixer.b_rank_proj.weight", SHAPE(F32, z.R, z.D), idle, draw_normal, 0, std);
-    layer_add(l, prefix, "mixer.b_proj.weight", SHAPE(F32, z.I, z.R), idle, draw_uniform, -bound, bound);
-    layer_add(l, prefix, "mixer.b_scale", SHAPE(F32, z.H), small | idle, draw_const, 1, 0);
-    layer_add(l, prefix, "mixer.Ip_log", SHAPE(F32, z.H), small | idle | PARAM_FROZEN, draw_const, 0, 0);
+    layer_add(l, prefix, "mixer.b_rank_proj.weight", SHAPE(F32, z.R, z.D), gain, draw_normal, 0, std);
+    layer_add(l, prefix, "mixer.b_proj.weight", SHAPE(F32, z.I, z.R), gain, draw_uniform, -bound, bound);
+    layer_add(l, prefix, "mixer.b_scale", SHAPE(F32, z.H), small | gain, draw_const, 1, 0);
+    layer_add(l, prefix, "mixer.Ip_log", SHAPE(F32, z.H), small | gain | PARAM_FROZEN, draw_const, 0, 0);
 }
 
 static struct param *gain_param(const struct layer *l, int i)

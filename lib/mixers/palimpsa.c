@@ -42,7 +42,7 @@ static void palimpsa_init(struct layer *l, const char *prefix)
 {
     const struct config *c = l->cfg;
     struct sizes z = sizes_of(l);
-    unsigned idle = c->meta[l->index] ? 0 : PARAM_UNUSED, small = PARAM_F32 | PARAM_NO_DECAY;
+    unsigned gain = PARAM_GAIN | (c->meta[l->index] ? 0 : PARAM_UNUSED), small = PARAM_F32 | PARAM_NO_DECAY;
     float std = c->init_std, bound = 1 / sqrtf((float)z.R);
     int i;
 
@@ -64,10 +64,10 @@ static void palimpsa_init(struct layer *l, const char *prefix)
         layer_add(l, prefix, "attn.g_proj.weight", SHAPE(F32, z.H * z.V, z.D), 0, draw_normal, 0, std);
     if (!c->gain[l->index])
         return;
-    layer_add(l, prefix, "attn.b_rank_proj.weight", SHAPE(F32, z.R, z.D), idle, draw_normal, 0, std);
-    layer_add(l, prefix, "attn.b_proj.weight", SHAPE(F32, z.H * z.V, z.R), idle, draw_uniform, -bound, bound);
-    layer_add(l, prefix, "attn.b_scale", SHAPE(F32, z.H), small | idle, draw_const, 1, 0);
-    layer_add(l, prefix, "attn.Ip_log", SHAPE(F32, z.H), small | idle | PARAM_FROZEN, draw_const, 0, 0);
+    layer_add(l, prefix, "attn.b_rank_proj.weight", SHAPE(F32, z.R, z.D), gain, draw_normal, 0, std);
+    layer_add(l, prefix, "attn.b_proj.weight", SHAPE(F32, z.H * z.V, z.R), gain, draw_uniform, -bound, bound);
+    layer_add(l, prefix, "attn.b_scale", SHAPE(F32, z.H), small | gain, draw_const, 1, 0);
+    layer_add(l, prefix, "attn.Ip_log", SHAPE(F32, z.H), small | gain | PARAM_FROZEN, draw_const, 0, 0);
 }
 
 /* The gate is the one optional parameter in the middle of the list. */
