@@ -44,7 +44,7 @@ static inline int train_opts(struct opt *at, struct train_options *o)
         OPT("ranks", &o->ranks, "N", "processes that share the work on this host", .range = "[1,64]"),
         OPT("recompute", &o->recompute, NULL, "keep block inputs only; redo blocks in backward"),
         OPT("val-every", &o->val_every, "N", "steps between validations; 0: only at the end", .range = "[0,)"),
-        OPT("val-rows", &o->val_rows, "N", "rows of a validation", .range = "[1,)"),
+        OPT("val-tokens", &o->val_tokens, "N", "held-out tokens of a validation", .range = "[1,)"),
         OPT("save-every", &o->save_every, "N", "steps between checkpoints; 0: only at the end", .range = "[0,)"),
         OPT("log-every", &o->log_every, "N", "steps between lines of metrics", .range = "[1,)"),
         OPT("keep", &o->keep, "N", "newest checkpoints kept", .range = "[1,)"),

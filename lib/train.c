@@ -15,7 +15,7 @@ struct train_options train_defaults(void)
         .schedule = "cosine", .decay_share = 0.2f, .train = "all", .gain_rate = 1,
         .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-15f, .weight_decay = 0.1f, .clip = 1,
         .seed = 1, .shuffle = true, .eot = -1, .device = "auto", .dtype = "fp32", .ranks = 1,
-        .val_every = 200, .val_rows = 16, .save_every = 500, .log_every = 10, .keep = 2,
+        .val_every = 200, .val_tokens = 65536, .save_every = 500, .log_every = 10, .keep = 2,
     };
 }
 

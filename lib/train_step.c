@@ -191,7 +191,7 @@ int train_step(struct train *t, bool *stop)
 int train_validate(struct train *t)
 {
     double began = time_now();
-    int64_t rows = t->val.rows < t->o->val_rows ? t->val.rows : t->o->val_rows;
+    int64_t wanted = (t->o->val_tokens + t->micro - 1) / t->micro, rows = t->val.rows < wanted ? t->val.rows : wanted;
     float sums[2] = { 0, 0 };
     double loss = 0, predicted = 0;
 

@@ -124,7 +124,7 @@ train short --steps 2 --warmup 5
 stderr_has 'warning: the warm-up of 5 steps is as long as the run: choose a smaller --warmup'
 
 # Validation, also at the end, and a tokenizer that did not make the shards.
-train val --steps 4 --val 'sh/*.pts' --val-every 3 --val-rows 2
+train val --steps 4 --val 'sh/*.pts' --val-every 3 --val-tokens 512
 status 0
 stderr_has 'step 3  validation loss '
 stderr_has 'step 4  validation loss '
