@@ -224,7 +224,8 @@ int block_each(struct block *b, int (*take)(void *arg, const char *text, size_t 
             continue;
         wrong = jsonl_field(p, (size_t)(stop - p), b->field, &b->room, &text, &n, &b->lone);
         if (wrong) {
-            str_format(b->wrong, sizeof b->wrong, "%.200s:%lld: %s (field \"%.100s\")", b->file, (long long)line, wrong, b->field);
+            str_format(b->wrong, sizeof b->wrong, "%.200s:%lld: %s, looking for \"%.100s\"", b->file,
+                       (long long)line, wrong, b->field);
             return -1;
         }
         if (take(arg, text, n, true))

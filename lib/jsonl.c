@@ -181,7 +181,7 @@ static bool member(struct scan *s, const char *field, struct jsonl *room, const 
     if (!wanted)
         return value_skip(s);
     if (*found)
-        return wrong(s, "has the field twice");
+        return wrong(s, "the field appears twice");
     *found = true;
     if (peek(s) != '"')
         return wrong(s, s->p < s->end ? "the field is not a string" : torn);
@@ -222,5 +222,5 @@ const char *jsonl_field(const char *line, size_t n, const char *field, struct js
     if (peek(&s) || s.p < s.end)
         return "something follows the object";
     *lone += s.lone;
-    return found ? NULL : "lacks the field";
+    return found ? NULL : "no such field";
 }
