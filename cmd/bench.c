@@ -1,7 +1,9 @@
 /* bench.c - `palimpsa bench`: the cases of the tests, checked first and then timed. */
+#include "bpe.h"
 #include "check_op.h"
 #include "check_scan.h"
 #include "cmd.h"
+#include "json.h"
 #include "memory.h"
 #include "model.h"
 #include "op.h"
@@ -13,7 +15,7 @@
 extern const struct cmd cmd_bench;
 
 struct bench {
-    const char *device, *dtype, *against, *filter, *model, *shape;
+    const char *device, *dtype, *against, *filter, *model, *shape, *tokenizer, *file;
     int64_t tokens, context, documents;
     int threads, repeats;
     bool selftest, recompute;
@@ -72,24 +74,56 @@ static bool wanted(const struct bench *b, const char *name)
     return !b->filter || strstr(name, b->filter);
 }
 
-static void bench_ops(struct bench *b, bool timed)
+static void op_name(const struct bench *b, const struct op_case *c, char out[120])
+{
+    snprintf(out, 120, "%s%s%s %s", c->op, *c->note ? " " : "", c->note, b->dtype);
+}
+
+static void check_ops(struct bench *b)
 {
     for (const struct op_case *c = op_case_next(NULL); c; c = op_case_next(c)) {
         struct op_report r = { 0 };
-        char name[120], rate[64] = "";
-        double seconds = 0, bytes, flops;
-        bool large = c->flags & CASE_LARGE;
-        snprintf(name, sizeof name, "%s %s %s", c->op, c->note, b->dtype);
-        if (!wanted(b, name) || (timed && !large) || (!timed && large))
+        char name[120];
+        op_name(b, c, name);
+        if (!wanted(b, name) || (c->flags & CASE_LARGE))
             continue;
-        if (!check_op(&b->dev, c, &r) || !timed) {
-            row(b, name, r.fault, r.error, 0, rate);
+        check_op(&b->dev, c, &r);
+        row(b, name, r.fault, r.error, 0, "");
+    }
+}
+
+/* The small cases of the same verb; the naive row would take minutes over a large one. */
+static bool obeys(struct bench *b, const char *op, double *error)
+{
+    bool good = true;
+
+    *error = 0;
+    for (const struct op_case *c = op_case_next(NULL); c; c = op_case_next(c)) {
+        struct op_report r = { 0 };
+        if (strcmp(c->op, op) || (c->flags & CASE_LARGE))
+            continue;
+        good &= check_op(&b->dev, c, &r);
+        *error = r.error > *error ? r.error : *error;
+    }
+    return good;
+}
+
+static void bench_ops(struct bench *b)
+{
+    for (const struct op_case *c = op_case_next(NULL); c; c = op_case_next(c)) {
+        char name[120], rate[64];
+        double seconds, bytes, flops, error;
+        op_name(b, c, name);
+        if (!wanted(b, name) || !(c->flags & CASE_LARGE))
+            continue;
+        if (!obeys(b, c->op, &error)) {
+            row(b, name, "its small cases do not agree with the naive row", error, 0, "");
             continue;
         }
         seconds = check_op_time(&b->dev, c, 0.2);
         check_op_cost(c, b->dev.type, &bytes, &flops);
         snprintf(rate, sizeof rate, "%.1f GB/s, %.1f GFLOP/s", bytes / seconds / 1e9, flops / seconds / 1e9);
-        row(b, name, NULL, r.error, seconds * 1e3, rate);
+        row(b, name, NULL, error, seconds * 1e3, rate);
     }
 }
 
@@ -230,6 +264,78 @@ static int bench_model(struct bench *b)
     return status;
 }
 
+/* The text that ids spell must have these ids again (a normaliser may have changed the first text). */
+static bool spells_itself(const struct bpe *t, struct bpe_encoder *e, const struct bpe_ids *ids)
+{
+    struct bpe_decoder back = { 0 };
+    struct bpe_ids again = { 0 };
+    struct text text = { 0 };
+    const char *bytes;
+    bool same;
+
+    bpe_decoder_init(&back, t);
+    for (int64_t i = 0; i <= ids->n; i++) {
+        size_t n = i < ids->n ? bpe_decode(&back, ids->at[i], &bytes) : bpe_decode_end(&back, &bytes);
+        if (text.n + n + 1 > text.cap)
+            text.at = mem_grow(text.at, text.cap = 2 * (text.n + n) + 64, 1);
+        memcpy(text.at + text.n, bytes, n);
+        text.n += n;
+    }
+    same = bpe_encode(e, &again, text.at, text.n, 0) == ids->n &&
+           (!ids->n || !memcmp(again.at, ids->at, (size_t)ids->n * sizeof *ids->at));
+    bpe_decoder_free(&back);
+    bpe_ids_free(&again);
+    free(text.at);
+    return same;
+}
+
+/* The median time of encoding a whole text on one thread. */
+static int time_encoding(struct bench *b, const struct bpe *t, const char *text, size_t n)
+{
+    struct bpe_encoder *e = bpe_encoder_open(t);
+    struct bpe_ids ids = { 0 };
+    double *ms = mem_new((size_t)b->repeats, sizeof *ms);
+    char rate[96], name[120];
+    int status = 0;
+
+    for (int i = 0; i < b->repeats && !status; i++) {
+        double began = time_now();
+        ids.n = 0;
+        status = bpe_encode(e, &ids, text, n, 0) < 0 ? -1 : 0;
+        ms[i] = 1e3 * (time_now() - began);
+    }
+    if (!status) {
+        qsort(ms, (size_t)b->repeats, sizeof *ms, compare_doubles);
+        snprintf(rate, sizeof rate, "%.1f MB/s on one thread, %lld ids", (double)n / ms[b->repeats / 2] / 1e3,
+                 (long long)ids.n);
+        snprintf(name, sizeof name, "tokenize %.100s", b->file);
+        row(b, name, spells_itself(t, e, &ids) ? NULL : "its ids do not spell a text with these ids", 0,
+            ms[b->repeats / 2], rate);
+    }
+    free(ms);
+    bpe_ids_free(&ids);
+    bpe_encoder_close(e);
+    return status;
+}
+
+static int bench_tokenize(struct bench *b)
+{
+    struct bpe *t;
+    char *text = NULL;
+    size_t n;
+    int status = -1;
+
+    if (!b->tokenizer || !b->file)
+        return fail("bench tokenize: needs --tokenizer and --file");
+    t = bpe_open(b->tokenizer);
+    if (t && (text = file_read(b->file, &n)))
+        status = time_encoding(b, t, text, n);
+    if (t)
+        bpe_close(t);
+    free(text);
+    return status;
+}
+
 static int run(struct bench *b, const char *what)
 {
     char name[160];
@@ -237,14 +343,14 @@ static int run(struct bench *b, const char *what)
     say("%s", dev_describe(&b->dev, name, sizeof name));
     printf("case\tresult\terror\tms\trate%s\n", b->peers ? "\tpeer ms\tpeer / ours" : "");
     if (b->selftest) {
-        bench_ops(b, false);
+        check_ops(b);
         for (const struct scan *f = NULL; (f = scan_next(f));)
             check_scans(b, f);
         say(b->wrong ? "selftest: FAILED" : "selftest: pass");
         return 0;
     }
     if (!strcmp(what, "op"))
-        return bench_ops(b, true), 0;
+        return bench_ops(b), 0;
     if (!strcmp(what, "model"))
         return bench_model(b);
     if (!strcmp(what, "scan")) {
@@ -253,7 +359,9 @@ static int run(struct bench *b, const char *what)
                 return -1;
         return 0;
     }
-    return fail("bench: expected op, scan or model, found '%s'", what);
+    if (!strcmp(what, "tokenize"))
+        return bench_tokenize(b);
+    return fail("bench: expected op, scan, model or tokenize, found '%s'", what);
 }
 
 static int bench(int argc, const char **argv)
@@ -274,6 +382,8 @@ static int bench(int argc, const char **argv)
         OPT("model", &b.model, "NAME", "model: preset or config.json"),
         OPT("context", &b.context, "N", "model: tokens of a sequence", .range = "[1,)"),
         OPT("recompute", &b.recompute, NULL, "model: keep block inputs only"),
+        OPT("tokenizer", &b.tokenizer, "FILE", "tokenize: tokenizer.json"),
+        OPT("file", &b.file, "FILE", "tokenize: a text"),
         OPT("against", &b.against, "FILE", "times of a peer: lines NAME<TAB>MILLISECONDS"),
         OPT_END
     };
@@ -282,7 +392,7 @@ static int bench(int argc, const char **argv)
     if (n < 0)
         return 2;
     if (n != !b.selftest)
-        return fail("bench: expected one of op, scan, model, or --selftest"), 2;
+        return fail("bench: expected one of op, scan, model, tokenize, or --selftest"), 2;
     if (b.documents > b.tokens)
         return fail("--documents: more than the %lld tokens of the row", (long long)b.tokens), 2;
     if (read_peers(&b) || dev_open(&b.dev, b.device, !strcmp(b.dtype, "bf16") ? BF16 : F32, b.threads))
@@ -293,5 +403,5 @@ static int bench(int argc, const char **argv)
     return status;
 }
 
-const struct cmd cmd_bench = { "bench", "check, then time: ops, recurrences, whole steps", "op|scan|model [options]",
+const struct cmd cmd_bench = { "bench", "check, then time: ops, recurrences, whole steps, tokenizers", "op|scan|model|tokenize [options]",
                                bench };
