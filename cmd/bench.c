@@ -9,6 +9,7 @@
 #include "op.h"
 #include "optim.h"
 #include "rng.h"
+#include "session.h"
 #include <errno.h>
 #include <math.h>
 
@@ -264,6 +265,55 @@ static int bench_model(struct bench *b)
     return status;
 }
 
+/* Tokens a second of `documents` sequences side by side, each with --context tokens behind it. */
+static int bench_decode(struct bench *b)
+{
+    int64_t n = b->documents, at = 0, *count = mem_new((size_t)n, sizeof *count);
+    const int32_t **ids = mem_new((size_t)n, sizeof *ids);
+    int32_t *random = mem_new((size_t)b->context, sizeof *random);
+    double *ms = mem_new((size_t)b->repeats, sizeof *ms);
+    struct session s = { 0 };
+    struct config c;
+    struct model m;
+    float *logits = NULL;
+    int status = -1;
+
+    if (!config_read(&c, b->model) && !model_open(&m, &b->dev, &c, &(struct model_use){ 0 })) {
+        params_init(&m.params, &b->dev, 1, 0);
+        logits = mem_new((size_t)(n * c.vocab), sizeof *logits);
+        for (int64_t t = 0; t < b->context; t++)
+            random[t] = (int32_t)(rng_bits(3, 4, (uint64_t)t) % (uint64_t)c.vocab_real);
+        status = session_open(&s, &m, (int)n);
+        for (int64_t i = 0; i < n; i++)
+            ids[i] = random, count[i] = b->context;
+        if (!status)
+            session_feed(&s, ids, count, logits);
+        for (int r = 0; r < b->repeats && !status; r++, at = (at + 1) % b->context) {
+            double began = time_now();
+            for (int64_t i = 0; i < n; i++)
+                ids[i] = random + at, count[i] = 1;
+            session_feed(&s, ids, count, logits);
+            ms[r] = 1e3 * (time_now() - began);
+        }
+        if (!status) {
+            char name[120], rate[96];
+            qsort(ms, (size_t)b->repeats, sizeof *ms, compare_doubles);
+            snprintf(name, sizeof name, "decode %.60s batch %d after %lld %s", b->model, (int)n, (long long)b->context, b->dtype);
+            snprintf(rate, sizeof rate, "%.0f tokens/s, state %.1f MiB", 1e3 * (double)n / ms[b->repeats / 2],
+                     (double)s.state.bytes / 1048576);
+            row(b, name, isfinite(logits[0]) ? NULL : "a logit is not finite", 0, ms[b->repeats / 2], rate);
+        }
+        session_close(&s);
+        model_close(&m);
+    }
+    free(count);
+    free(ids);
+    free(random);
+    free(ms);
+    free(logits);
+    return status;
+}
+
 /* The text that ids spell must have these ids again (a normaliser may have changed the first text). */
 static bool spells_itself(const struct bpe *t, struct bpe_encoder *e, const struct bpe_ids *ids)
 {
@@ -359,9 +409,11 @@ static int run(struct bench *b, const char *what)
                 return -1;
         return 0;
     }
+    if (!strcmp(what, "decode"))
+        return bench_decode(b);
     if (!strcmp(what, "tokenize"))
         return bench_tokenize(b);
-    return fail("bench: expected op, scan, model or tokenize, found '%s'", what);
+    return fail("bench: expected op, scan, model, decode or tokenize, found '%s'", what);
 }
 
 static int bench(int argc, const char **argv)
@@ -377,10 +429,10 @@ static int bench(int argc, const char **argv)
         OPT("filter", &b.filter, "TEXT", "only cases whose name has this text"),
         OPT("repeats", &b.repeats, "N", "the median of so many", .range = "[1,)"),
         OPT("tokens", &b.tokens, "N", "scan, model: tokens of the row", .range = "[1,)"),
-        OPT("documents", &b.documents, "N", "scan: documents in the row", .range = "[1,)"),
+        OPT("documents", &b.documents, "N", "scan: documents in the row; decode: sequences", .range = "[1,)"),
         OPT("shape", &b.shape, "HxKxV", "scan: heads, key and value dimension"),
-        OPT("model", &b.model, "NAME", "model: preset or config.json"),
-        OPT("context", &b.context, "N", "model: tokens of a sequence", .range = "[1,)"),
+        OPT("model", &b.model, "NAME", "model, decode: preset or config.json"),
+        OPT("context", &b.context, "N", "model, decode: tokens of a sequence", .range = "[1,)"),
         OPT("recompute", &b.recompute, NULL, "model: keep block inputs only"),
         OPT("tokenizer", &b.tokenizer, "FILE", "tokenize: tokenizer.json"),
         OPT("file", &b.file, "FILE", "tokenize: a text"),
@@ -392,7 +444,7 @@ static int bench(int argc, const char **argv)
     if (n < 0)
         return 2;
     if (n != !b.selftest)
-        return fail("bench: expected one of op, scan, model, tokenize, or --selftest"), 2;
+        return fail("bench: expected one of op, scan, model, decode, tokenize, or --selftest"), 2;
     if (b.documents > b.tokens)
         return fail("--documents: more than the %lld tokens of the row", (long long)b.tokens), 2;
     if (read_peers(&b) || dev_open(&b.dev, b.device, !strcmp(b.dtype, "bf16") ? BF16 : F32, b.threads))
@@ -403,5 +455,5 @@ static int bench(int argc, const char **argv)
     return status;
 }
 
-const struct cmd cmd_bench = { "bench", "check, then time: ops, recurrences, whole steps, tokenizers", "op|scan|model|tokenize [options]",
+const struct cmd cmd_bench = { "bench", "check, then time: ops, recurrences, whole steps, decoding, tokenizers", "op|scan|model|decode|tokenize [options]",
                                bench };
