@@ -93,6 +93,19 @@ static int check_form(const struct convert *c)
     return status;
 }
 
+/* Hugging Face's key for this does not exist: which model its library computes depends on its version. */
+static void warn_groups(const struct convert *c)
+{
+    if (!is(c->o->form, "hf") || c->dst.groups < 2)
+        return;
+    if (c->dst.norm_groups == 1)
+        warn("%s: the gated norm spans the whole width; Transformers after 5.22 normalises each of %d groups and "
+             "computes another model", c->o->to, c->dst.groups);
+    else
+        warn("%s: the gated norm has %d groups; Transformers up to 5.22 normalises the whole width and computes "
+             "another model", c->o->to, c->dst.norm_groups);
+}
+
 int convert_target(struct convert *c)
 {
     const struct convert_options *o = c->o;
@@ -121,6 +134,8 @@ int convert_target(struct convert *c)
         return fail("--rank %d: %s has metaplastic layers of rank %d", o->rank, o->from, d->rank);
     text = config_text(d);
     free(text);
+    if (text)
+        warn_groups(c);
     return text ? parse_layers(c) : -1;
 }
 

@@ -2,8 +2,9 @@
  *
  * A bucket is the unit of storage, of communication and of the optimizer: the parameters of one
  * layer, contiguous, padded so that every rank owns an equal slice. Within it decayed parameters
- * come first, then undecayed, then frozen ones; gains lie on both sides of the first cut. Bucket 0 holds
- * all PARAM_F32 parameters of the model (A_log, dt_bias, D, norms, convolutions: small), bucket 1 the embedding and head, then one a layer. */
+ * come first, then undecayed, then frozen ones; gains lie on both sides of the first cut. Bucket 0
+ * holds all PARAM_F32 parameters of the model (A_log, dt_bias, D, norms, convolutions: small), bucket 1
+ * the embedding and head, then one a layer. */
 #ifndef PARAM_H
 #define PARAM_H
 #include "ops.h"
