@@ -29,4 +29,8 @@ for file in $sources; do
     awk -v f="$file" '/^\{/ { start = NR } /^\}/ && start { if (NR - start - 1 > 60)
         print "warning: " f ":" start ": function of " NR - start - 1 " lines, at most 60 wanted"; start = 0 }' "$file"
 done
+
+grep -rohE 'docs/[a-z/-]+\.md' lib cmd kernels tests scripts README.md docs | sort -u | while read -r page; do
+    [ -e "$page" ] || echo "warning: $page is spoken of and does not exist"
+done
 exit $status
