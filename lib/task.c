@@ -5,8 +5,12 @@
 #include <dirent.h>
 #include <math.h>
 
-extern const struct task task_longbench;
-static const struct task *const tasks[] = { &task_longbench };
+extern const struct task task_longbench, task_lambada, task_lambada_standard, task_piqa, task_hellaswag, task_winogrande,
+                         task_arc_easy, task_arc_challenge, task_siqa, task_boolq, task_wikitext;
+static const struct task *const tasks[] = {
+    &task_lambada, &task_lambada_standard, &task_piqa, &task_hellaswag, &task_winogrande, &task_arc_easy,
+    &task_arc_challenge, &task_siqa, &task_boolq, &task_wikitext, &task_longbench
+};
 
 const struct task *task_next(const struct task *t)
 {
