@@ -1,0 +1,81 @@
+# palimpsa convert and finetune from the command line: a table on stdout, one line for what is wrong.
+golden=$source_dir/tests/golden/models
+
+run convert
+status 2
+stdout ''
+stderr 'error: convert: expected a model directory and a new one'
+
+run convert absent new
+status 1
+stderr_has 'error: absent'
+
+run convert "$golden/state_spaces_mamba2" hf --to hf --check
+status 0
+stderr ''
+stdout_has 'layer	action	score	window low	median	high'
+stdout_has '2	copied	-	-	-	-'
+stdout_has 'tokens compared	63'
+stdout_has 'KL source to result	0'
+stdout_has 'logits	equal'
+
+run convert "$golden/state_spaces_mamba2" hf --to hf
+status 1
+stderr 'error: hf: exists; a conversion replaces nothing'
+
+run convert hf/ back --to state-spaces
+status 0
+stdout_has 'swapped	0'
+stderr 'nothing was measured: --calibrate DATA shows windows and losses, --check compares logits'
+
+run convert hf meta --layers 1
+status 1
+stderr_has 'choosing 1 of 3 layers needs their windows: --calibrate SHARDS'
+
+run convert hf meta --layers 1 --score bias-only
+status 0
+stdout_has 'swapped	1'
+
+run info meta
+status 0
+stdout_has 'family	meta_mamba2'
+stdout_has 'metaplastic layers	1'
+
+run convert meta plain --to hf
+status 1
+stderr_has '--drop'
+
+run convert hf x --layers 7
+status 1
+stderr 'error: --layers 7: expected a count from 0 to 3, layers separated by commas, or all'
+
+run convert hf x --to gguf
+status 2
+stderr_has 'palimpsa|hf|state-spaces'
+
+run info "$golden/state_spaces_mamba2/pytorch_model.bin"
+status 0
+stdout_has 'backbone.layers.0.mixer.in_proj.weight	F32	[148,32]'
+
+run finetune --data x --out y
+status 2
+stderr 'error: palimpsa finetune: --from is required; see palimpsa finetune --help'
+
+# 200 ids below 64 as an llm.c shard
+{
+    printf '\x88\xd8\x34\x01\x01\x00\x00\x00\xc8\x00\x00\x00'
+    head -c 1012 /dev/zero
+    for i in $(seq 200); do printf "\\x$(printf %02x $((i * i % 61)))\\x00"; done
+} >work/ids.bin
+run finetune --from meta --data ids.bin --out run --train plasticity --steps 2 --batch-tokens 64 --context 32 --threads 1
+status 0
+stdout ''
+stderr_has 'trained    plasticity: '
+
+run finetune --from hf --data ids.bin --out other --train plasticity --steps 2 --batch-tokens 64 --context 32
+status 1
+stderr 'error: hf: no layer is metaplastic, so there is nothing for --train to train; palimpsa convert makes some so'
+
+run convert run tuned --to state-spaces --drop
+status 0
+stdout_has '	dropped	'
