@@ -31,7 +31,7 @@ find_package(CUDAToolkit 12 REQUIRED)
 set_target_properties(core PROPERTIES CUDA_STANDARD 17 CUDA_EXTENSIONS OFF
     CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
 target_compile_options(core PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:
-    -lineinfo --Werror=all-warnings --threads=0 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>)
+    -lineinfo --Werror=all-warnings --threads=2 --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra>)
 if(PTXAS_VERBOSE)
     target_compile_options(core PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--resource-usage>)
 endif()
