@@ -76,9 +76,7 @@ static int64_t leave_out(struct task_run *r, struct choices *c)
     return cut;
 }
 
-enum norm { PLAIN, CHARS, BYTES };
-
-static int64_t best_of(const struct choices *c, const struct question *q, enum norm norm)
+int64_t choice_best(const struct choices *c, const struct question *q, enum norm norm)
 {
     int64_t best = 0;
     double most = 0;
@@ -102,7 +100,7 @@ static void report(struct task_run *r, const struct choices *c, bool norm, int64
 
         for (int64_t i = 0; i < c->n; i++)
             if (!c->at[i].left_out)
-                x.value += right[x.n++] = best_of(c, &c->at[i], m) == c->at[i].gold;
+                x.value += right[x.n++] = choice_best(c, &c->at[i], m) == c->at[i].gold;
         x.value /= (double)x.n;
         x.error = error_of_mean(right, x.n);
         x.skipped = r->skip_long ? cut : 0;

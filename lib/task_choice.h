@@ -22,6 +22,10 @@ void question_begin(struct choices *c, int64_t gold);
 /* answer: the text whose length acc_norm divides by. */
 void question_add(struct choices *c, const char *context, const char *continuation, const char *answer);
 
+/* The choice with the greatest log p over 1, the answer's characters, its bytes; the first of equals. */
+enum norm { PLAIN, CHARS, BYTES };
+int64_t choice_best(const struct choices *c, const struct question *q, enum norm norm);
+
 /* HellaSwag's clean-up of a text; the caller frees. */
 char *hellaswag_clean(const char *text);
 
