@@ -43,7 +43,8 @@ static void test_rare_switches(void)
     struct convert_options o = convert_to(place("rare"), place("hf"), "hf");
 
     convert_store(place("rare"), "{\"d_model\": 32, \"n_layer\": 2, \"vocab_size\": 33, \"tie_embeddings\": false, "
-                  "\"ssm_cfg\": {\"layer\": \"Mamba2\", \"d_state\": 8, \"headdim\": 16, \"ngroups\": 2, \"bias\": true, "
+                  "\"ssm_cfg\": {\"layer\": \"Mamba2\", \"d_state\": 8, \"headdim\": 16, "
+                  "\"ngroups\": 2, \"bias\": true, "
                   "\"conv_bias\": false, \"D_has_hdim\": true, \"norm_before_gate\": true, \"d_conv\": 3, "
                   "\"dt_limit\": [0.01, 0.5]}}", ST_F32, false);
     CHECK(!convert_run(&o, &said));
