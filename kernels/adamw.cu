@@ -24,6 +24,7 @@ __global__ void __launch_bounds__(SQUARES) squares_kernel(double *part, struct t
     const int64_t n = x.dim[0] * cols, step = (int64_t)gridDim.x * SQUARES;
     double sum = 0;
 
+#pragma unroll 4
     for (int64_t i = (int64_t)blockIdx.x * SQUARES + threadIdx.x; i < n; i += step) {
         const int64_t t = x.dim[0] == 1 ? 0 : i / cols;
         float u[N];
@@ -52,13 +53,13 @@ void cuda_sumsq(struct dev *d, struct tensor sum, struct tensor x)
     if (tensor_dense(x))
         x = one_row(x);
 
-    const bool wide = packs(x, 8);
-    const int64_t cols = tensor_count(x) / x.dim[0] / (wide ? 8 : 1);
+    const int n = packs(x, 16 / (int)dtype_size(x.type)) ? 16 / (int)dtype_size(x.type) : 1;
+    const int64_t cols = tensor_count(x) / x.dim[0] / n;
     const int blocks = (int)min64(ceil_div(x.dim[0] * cols, SQUARES), 8 * cuda_of(d)->sms);
     double *part = (double *)cuda_part(d, sizeof *part * (size_t)blocks);
     FOR_TYPE(x.type, X,
-        if (wide)
-            squares_kernel<8, X><<<blocks, SQUARES, 0, stream_of(d)>>>(part, x, cols);
+        if (n > 1)
+            squares_kernel<16 / sizeof(X), X><<<blocks, SQUARES, 0, stream_of(d)>>>(part, x, cols);
         else
             squares_kernel<1, X><<<blocks, SQUARES, 0, stream_of(d)>>>(part, x, cols));
     CUDA(cudaGetLastError());

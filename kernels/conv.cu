@@ -57,7 +57,7 @@ template <int W, int N> __device__ inline void shift(float (&past)[W][N])
 }
 
 template <int W, int N, typename X>
-__global__ void __launch_bounds__(LANES)
+__global__ void __launch_bounds__(LANES, 24)
 conv_kernel(struct tensor y, struct tensor x, struct tensor state, struct filter f, struct seqs s)
 {
     __shared__ int pos[STRIP];
@@ -143,13 +143,13 @@ void cuda_conv(struct dev *d, struct tensor y, struct tensor next, struct tensor
                struct tensor bias, struct tensor state, const struct seqs *s)
 {
     const struct filter f = { (const float *)w.data, (const float *)bias.data, (int)w.dim[1] };
-    const bool wide = packs(x, 8) && packs(y, 8) && (uintptr_t)state.data % 16 == 0;
+    const bool wide = packs(x, 4) && packs(y, 4) && (uintptr_t)state.data % 16 == 0;
 
     if (f.width > 16)
         BUG("convolution of width %d: at most 16", f.width);
     FOR_TYPE(x.type, X,
         if (f.width <= 4 && wide)
-            conv_launch<4, 8, X>(d, y, next, x, state, &f, s);
+            conv_launch<4, 4, X>(d, y, next, x, state, &f, s);
         else if (f.width <= 4)
             conv_launch<4, 1, X>(d, y, next, x, state, &f, s);
         else
@@ -182,7 +182,7 @@ __device__ inline void conv_bwd_token(float (&past)[W][N], float (&g)[W][N], flo
  * the sequence of t, that is while its position is at least back. A block takes every gridDim.y-th strip.
  * part_w: [gridDim.y][C,width], part_bias: [gridDim.y][C]. */
 template <int W, int N, typename X>
-__global__ void __launch_bounds__(LANES)
+__global__ void __launch_bounds__(LANES, 16)
 conv_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor x, struct filter f, struct seqs s,
                 float *part_w, float *part_bias)
 {
@@ -253,7 +253,8 @@ static void conv_bwd_launch(struct dev *d, struct tensor dx, struct tensor dw, s
     float *part = (float *)cuda_part(d, sizeof *part * (size_t)(floats * (parts ? parts : 1)));
     float *part_bias = part + parts * C * f->width;
 
-    conv_bwd_kernel<W, N, X><<<dim3((unsigned)across, (unsigned)parts), LANES, 0, stream_of(d)>>>(dx, dy, x, *f, *s, part, part_bias);
+    conv_bwd_kernel<W, N, X><<<dim3((unsigned)across, (unsigned)parts), LANES, 0, stream_of(d)>>>(
+        dx, dy, x, *f, *s, part, part_bias);
     CUDA(cudaGetLastError());
     cuda_add_parts(d, (float *)dw.data, part, C * f->width, parts);
     if (f->bias)

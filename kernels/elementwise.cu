@@ -39,10 +39,12 @@ static void map_launch(struct dev *d, struct tensor y, struct tensor a, struct t
     if (tensor_dense(y) && tensor_dense(a) && tensor_dense(b))
         y = one_row(y), a = one_row(a), b = one_row(b);
 
+    /* 16 bytes of the widest type: more would leave gaps between what neighbouring threads load at once. */
+    constexpr int N = sizeof(Y) == 4 || sizeof(A) == 4 || sizeof(B) == 4 ? 4 : 8;
     const int64_t cols = tensor_count(y) / y.dim[0];
-    if (packs(y, 8) && packs(a, 8) && packs(b, 8)) {
-        const struct sheet s = sheet_of(y.dim[0], cols / 8);
-        map_kernel<OP, 8, Y, A, B><<<s.grid, s.block, 0, stream_of(d)>>>(y, a, b, s);
+    if (packs(y, N) && packs(a, N) && packs(b, N)) {
+        const struct sheet s = sheet_of(y.dim[0], cols / N);
+        map_kernel<OP, N, Y, A, B><<<s.grid, s.block, 0, stream_of(d)>>>(y, a, b, s);
     } else {
         const struct sheet s = sheet_of(y.dim[0], cols);
         map_kernel<OP, 1, Y, A, B><<<s.grid, s.block, 0, stream_of(d)>>>(y, a, b, s);

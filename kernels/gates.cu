@@ -5,44 +5,47 @@
 #include "launch.cuh"
 #include "sheet.cuh"
 
+enum { RESIDENT = 5 };                  /* blocks of a backward kernel that a multiprocessor holds */
+
 __device__ inline float factor(const struct tensor &s, int64_t t, int64_t h)
 {
     return get(s, s.ndim == 1 ? h : t * s.row + h);
 }
 
-/* A thread owns a pack of columns and takes tokens four at a time, so that four loads are under way. */
-template <bool GAIN, int N, typename X>
-__global__ void __launch_bounds__(256)
-mul_kernel(struct tensor y, struct tensor x, struct tensor b_scale, struct tensor s, bool add, unsigned cols)
+template <int N, typename X>
+__global__ void mul_kernel(struct tensor y, struct tensor x, struct tensor s, bool add, struct sheet sh)
 {
-    const unsigned id = blockIdx.x * 256 + threadIdx.x, c = id % cols * N, h = c / (unsigned)x.dim[2];
-    const int64_t step = gridDim.x * 256 / cols;
-    const float scale = GAIN ? softplus(((const float *)b_scale.data)[h]) : 1.f;
+    const int V = (int)x.dim[2];
 
-    for (int64_t t0 = id / cols; t0 < x.dim[0]; t0 += 4 * step) {
-        pack<X, N> u[4], v[4];
-        float f[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int64_t t = t0 + i * step;
-            if (t >= x.dim[0])
-                break;
-            u[i] = *(const pack<X, N> *)((const X *)x.data + t * x.row + c);
+    for (int64_t t = sheet_row(); t < sh.rows; t += sheet_row_step())
+        for (int64_t c = sheet_col(); c < sh.cols; c += sheet_col_step()) {
+            const float f = factor(s, t, (int)c * N / V);
+            X *to = (X *)y.data + t * y.row + c * N;
+            float u[N], v[N] = {};
+            load_n<N>(u, (const X *)x.data + t * x.row + c * N);
             if (add)
-                v[i] = *(const pack<X, N> *)((const X *)y.data + t * y.row + c);
-            f[i] = factor(s, t, h) * scale;
+                load_n<N>(v, to);
+            for (int i = 0; i < N; i++)
+                v[i] += u[i] * f;
+            store_n<N>(to, v);
         }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int64_t t = t0 + i * step;
-            float to[N];
-            if (t >= x.dim[0])
-                break;
-            for (int j = 0; j < N; j++)
-                to[j] = (GAIN ? sigmoid(load(&u[i].at[j])) : load(&u[i].at[j])) * f[i] + (add ? load(&v[i].at[j]) : 0.f);
-            store_n<N>((X *)y.data + t * y.row + c, to);
+}
+
+template <int N, typename X>
+__global__ void gain_kernel(struct tensor b, struct tensor x, struct tensor b_scale, struct tensor s, struct sheet sh)
+{
+    const int V = (int)x.dim[2];
+
+    for (int64_t t = sheet_row(); t < sh.rows; t += sheet_row_step())
+        for (int64_t c = sheet_col(); c < sh.cols; c += sheet_col_step()) {
+            const int h = (int)c * N / V;
+            const float f = softplus(((const float *)b_scale.data)[h]) * factor(s, t, h);
+            float u[N];
+            load_n<N>(u, (const X *)x.data + t * x.row + c * N);
+            for (int i = 0; i < N; i++)
+                u[i] = sigmoid(u[i]) * f;
+            store_n<N>((X *)b.data + t * b.row + c * N, u);
         }
-    }
 }
 
 /* May heads be read in packs of eight? */
@@ -51,31 +54,30 @@ static bool head_packs(struct tensor x)
     return !x.data || (x.dim[2] % 8 == 0 && packs(x, 8));
 }
 
-template <bool GAIN>
-static void mul_launch(struct dev *d, struct tensor y, struct tensor x, struct tensor b_scale, struct tensor s, bool add)
+void cuda_mul(struct dev *d, struct tensor y, struct tensor x, struct tensor s, bool add)
 {
     const bool wide = head_packs(x) && head_packs(y);
-    const int64_t cols = x.dim[1] * x.dim[2] / (wide ? 8 : 1), items = x.dim[0] * cols;
-    const unsigned grid = whole_rows(items, 256, cols, min64(ceil_div(items, 1024), 64 * cuda_of(d)->sms));
+    const struct sheet sh = sheet_of(x.dim[0], x.dim[1] * x.dim[2] / (wide ? 8 : 1));
 
     FOR_TYPE(x.type, X,
         if (wide)
-            mul_kernel<GAIN, 8, X><<<grid, 256, 0, stream_of(d)>>>(y, x, b_scale, s, add, (unsigned)cols);
+            mul_kernel<8, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(y, x, s, add, sh);
         else
-            mul_kernel<GAIN, 1, X><<<grid, 256, 0, stream_of(d)>>>(y, x, b_scale, s, add, (unsigned)cols));
+            mul_kernel<1, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(y, x, s, add, sh));
     CUDA(cudaGetLastError());
-}
-
-void cuda_mul(struct dev *d, struct tensor y, struct tensor x, struct tensor s, bool add)
-{
-    const struct tensor none = {};
-
-    mul_launch<false>(d, y, x, none, s, add);
 }
 
 void cuda_gain(struct dev *d, struct tensor b, struct tensor x, struct tensor b_scale, struct tensor s)
 {
-    mul_launch<true>(d, b, x, b_scale, s, false);
+    const bool wide = head_packs(x) && head_packs(b);
+    const struct sheet sh = sheet_of(x.dim[0], x.dim[1] * x.dim[2] / (wide ? 8 : 1));
+
+    FOR_TYPE(x.type, X,
+        if (wide)
+            gain_kernel<8, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(b, x, b_scale, s, sh);
+        else
+            gain_kernel<1, X><<<sh.grid, sh.block, 0, stream_of(d)>>>(b, x, b_scale, s, sh));
+    CUDA(cudaGetLastError());
 }
 
 /* Sum over the lanes of a group; a group is a row of the block. */
@@ -89,7 +91,7 @@ __device__ inline float group_sum(float x)
 /* A group owns a head and takes every step-th token. All groups turn equally often, since lanes of several add up
  * together. part: one number per group, which is [gridDim.x * groups / H][H]. */
 template <int N, typename X>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, RESIDENT)
 mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x, struct tensor s, bool add, float *part)
 {
     const unsigned id = blockIdx.x * blockDim.y + threadIdx.y, H = (unsigned)x.dim[1], V = (unsigned)x.dim[2], h = id % H;
@@ -127,7 +129,7 @@ mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tens
 }
 
 template <int N, typename X>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, RESIDENT)
 gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor db, struct tensor x, struct tensor b_scale,
                 struct tensor s, float *part)
 {
@@ -139,7 +141,7 @@ gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor db, struct ten
 #pragma unroll 1
     for (int64_t i = 0; i < turns; i++) {
         const int64_t t = id / H + i * step;
-        const float f = t < T ? factor(s, t, h) : 0.f;
+        const float f = t < T ? factor(s, t, h) : 0.f, old = t < T && threadIdx.x == 0 ? get(ds, t * ds.row + h) : 0.f;
         float sum = 0.f;
 #pragma unroll 1
         for (unsigned c = threadIdx.x * N; t < T && c < V; c += blockDim.x * N) {
@@ -156,13 +158,13 @@ gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor db, struct ten
         sum = group_sum(sum);
         total += sum * f * slope;
         if (t < T && threadIdx.x == 0)
-            put(ds, t * ds.row + h, get(ds, t * ds.row + h) + sum * scale);
+            put(ds, t * ds.row + h, old + sum * scale);
     }
     if (threadIdx.x == 0)
         part[id] = total;
 }
 
-/* Lanes per head, and blocks to fill the device about once. */
+/* Lanes per head, and as many blocks as the device holds at once. */
 static unsigned head_grid(const struct dev *d, struct tensor x, bool wide, dim3 *block)
 {
     const int64_t n = x.dim[2] / (wide ? 8 : 1);
@@ -171,7 +173,7 @@ static unsigned head_grid(const struct dev *d, struct tensor x, bool wide, dim3 
     while (lanes < 32 && lanes < n)
         lanes *= 2;
     *block = dim3(lanes, 256 / lanes);
-    return whole_rows(x.dim[0] * x.dim[1], block->y, x.dim[1], 8 * cuda_of(d)->sms);
+    return whole_rows(x.dim[0] * x.dim[1], block->y, x.dim[1], RESIDENT * cuda_of(d)->sms);
 }
 
 void cuda_mul_bwd(struct dev *d, struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x,

@@ -18,7 +18,7 @@ struct linear {
     struct tensor q, k, v, o, decay, state, next;
     struct tensor go, gq, gk, gv, gdecay, gstate, gnext;
     float        *slot, *carry;          /* [tiles,H,V,K] S at the start and G at the end of each tile */
-    float        *keep_slot, *keep_carry;/* [tiles,H] what remains of the slot before, or the carry after, in this one */
+    float        *keep_slot, *keep_carry;/* [tiles,H] what remains of the slot before, the carry after, in this one */
     float        *part_q, *part_k;       /* [T,H,K] gradients per head when heads share q or k */
     const int32_t *start, *seq;
     int64_t       T;
@@ -80,15 +80,23 @@ __device__ inline float *memory_in(const struct linear &x, float *m, int64_t til
     return m + (tile * x.H + h) * x.V * x.K;
 }
 
-/* Run the statements with the type of the activations, the size of the blocks and whether rows are moved in packs.
- * Small blocks are for what trains. */
+/* Run the statements with the type of the activations, the size of the blocks and whether rows are moved in
+ * packs. Small blocks are for what trains. */
+#define LINEAR_CASE(T_, X, B_, b, W, w, ...) { typedef T_ X; constexpr int B_ = b; constexpr bool W = w; __VA_ARGS__; }
 #define FOR_LINEAR(y, X, B_, W, ...) do { \
-    if ((y)->B == 3)                         { typedef bf16 X;  constexpr int B_ = 3; constexpr bool W = true;  __VA_ARGS__; } \
-    else if ((y)->q.type == BF16 && (y)->wide) { typedef bf16 X;  constexpr int B_ = 4; constexpr bool W = true;  __VA_ARGS__; } \
-    else if ((y)->q.type == BF16)            { typedef bf16 X;  constexpr int B_ = 4; constexpr bool W = false; __VA_ARGS__; } \
-    else if ((y)->wide)                      { typedef float X; constexpr int B_ = 4; constexpr bool W = true;  __VA_ARGS__; } \
-    else                                     { typedef float X; constexpr int B_ = 4; constexpr bool W = false; __VA_ARGS__; } \
-    } while (0)
+    if ((y)->B == 3)                           LINEAR_CASE(bf16, X, B_, 3, W, true, __VA_ARGS__) \
+    else if ((y)->q.type == BF16 && (y)->wide) LINEAR_CASE(bf16, X, B_, 4, W, true, __VA_ARGS__) \
+    else if ((y)->q.type == BF16)              LINEAR_CASE(bf16, X, B_, 4, W, false, __VA_ARGS__) \
+    else if ((y)->wide)                        LINEAR_CASE(float, X, B_, 4, W, true, __VA_ARGS__) \
+    else                                       LINEAR_CASE(float, X, B_, 4, W, false, __VA_ARGS__) } while (0)
+
+/* Lets a kernel have so many bytes of shared memory. */
+template <typename F> static inline void linear_room(const struct dev *d, F kernel, int bytes)
+{
+    if (bytes > cuda_of(d)->shared - 8192)
+        BUG("linear scan: needs %d bytes of shared memory, the device has %d", bytes, cuda_of(d)->shared);
+    CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
 
 /* Steps of the scan. */
 void linear_slots  (struct dev *d, const struct linear *x);      /* fills slot */

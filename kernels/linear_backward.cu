@@ -160,7 +160,8 @@ __device__ inline void write_pairs(struct work *w, const struct linear &x, uint3
             const float2 to = w->s->w.total[t + 2];
             for (int half = 0; half < 2; half++) {
                 float *ai = &a[n][2 * half + j], *bi = &b[n][2 * half + j];
-                const float D = paired(t, s[half], last[half]) ? x.scale * ratio(to, from[half]) : 0.f, weighted = D * *bi;
+                const float D = paired(t, s[half], last[half]) ? x.scale * ratio(to, from[half]) : 0.f;
+                const float weighted = D * *bi;
                 const float E = s[half] == t ? 0.f : *ai * weighted;
                 col[half] += E;
                 row[2 * n + j] += E;
@@ -344,11 +345,13 @@ template <typename X> __global__ void fold_kernel(struct tensor to, const float 
 
 static void backward_launch(struct dev *d, const struct linear *x)
 {
-    const unsigned fold = (unsigned)min64(ceil_div(tensor_count(x->gq) + tensor_count(x->gk), 256), 16 * cuda_of(d)->sms);
+    const int64_t most = ceil_div(tensor_count(x->gq) + tensor_count(x->gk), 256);
+    const unsigned fold = (unsigned)min64(most, 16 * cuda_of(d)->sms);
 
     FOR_LINEAR(x, X, B, W,
-        const int bytes = (int)sizeof(bf16) * (planes<X>() * TILE * 2 * (x->Kp + 8 + x->Vr + 8) + COMPUTED * memory_plane<B>());
-        CUDA(cudaFuncSetAttribute(backward_kernel<X, B, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        const int inputs = planes<X>() * TILE * 2 * (x->Kp + 8 + x->Vr + 8);
+        const int bytes = (int)sizeof(bf16) * (inputs + COMPUTED * memory_plane<B>());
+        linear_room(d, backward_kernel<X, B, W>, bytes);
         backward_kernel<X, B, W><<<(unsigned)(ceil_div(x->T, TILE) * x->H), THREADS, (size_t)bytes, stream_of(d)>>>(*x));
     CUDA(cudaGetLastError());
     if (x->part_q && x->gq.data)

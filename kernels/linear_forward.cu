@@ -76,7 +76,8 @@ static int pad(int n, int to)
 
 static bool packs_all(const struct linear *x)
 {
-    const struct tensor t[] = { x->q, x->k, x->v, x->o, x->go, x->gq, x->gk, x->gv, x->state, x->next, x->gstate, x->gnext };
+    const struct tensor t[] = { x->q, x->k, x->v, x->o, x->go, x->gq, x->gk, x->gv,
+                                x->state, x->next, x->gstate, x->gnext };
 
     for (size_t i = 0; i < LEN(t); i++)
         if (!packs(t[i], 8))
@@ -117,8 +118,9 @@ struct linear linear_of(const struct seqs *s, const struct scan_io *x)
 static void read_launch(struct dev *d, const struct linear *x)
 {
     FOR_LINEAR(x, X, B, W,
-        const int bytes = (int)sizeof(bf16) * (planes<X>() * TILE * (2 * (x->Kp + 8) + x->Vr + 8) + COMPUTED * memory_plane<B>());
-        CUDA(cudaFuncSetAttribute(read_kernel<X, B, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        const int inputs = planes<X>() * TILE * (2 * (x->Kp + 8) + x->Vr + 8);
+        const int bytes = (int)sizeof(bf16) * (inputs + COMPUTED * memory_plane<B>());
+        linear_room(d, read_kernel<X, B, W>, bytes);
         read_kernel<X, B, W><<<(unsigned)(ceil_div(x->T, TILE) * x->H), THREADS, (size_t)bytes, stream_of(d)>>>(*x));
     CUDA(cudaGetLastError());
 }

@@ -1,6 +1,7 @@
 /* linear_states.cu - the memories between the tiles of the linear scan, and their gradients.
  *
- *   S_end = sum_s exp(L_end - L_s) v_s k_s' + exp(L_end) S       G_start = sum_t exp(L_t) scale do_t q_t' + exp(L_end) G
+ *   S_end   = sum_s exp(L_end - L_s) v_s k_s' + exp(L_end) S
+ *   G_start = sum_t exp(L_t) scale do_t q_t' + exp(L_end) G
  *
  * First every tile leaves its own sum where the next tile (backward: the one before) will look for it, then
  * a chain over the tiles adds what remains of the earlier ones. Only documents that cross the border count;
@@ -67,6 +68,28 @@ template <int MODE> __device__ inline struct range edge_range(const struct linea
     return { t0, (int)(from - t0), (int)(min(to, t1) - t0), to > t1 ? memory_in(x, x.carry, tile, h) : far, dst };
 }
 
+/* 8 N columns of the sum from (v,k), what remains of base with it, to dst. */
+template <bool W, int N, int M>
+__device__ inline void store_sum(const struct linear &x, const struct range &r, float left, int v, int k, const float (&c)[M][4])
+{
+#pragma unroll
+    for (int e = 0; e < 2 * N; e++) {
+        const int row = v + threadIdx.x % 32 / 4 + e % 2 * 8, col = k + e / 2 * 8 + threadIdx.x % 4 * 2;
+        const int64_t at = (int64_t)row * x.K + col;
+        float u[2] = { c[e / 2][e % 2 * 2], c[e / 2][e % 2 * 2 + 1] };
+        for (int j = 0; j < 2; j++)
+            if (r.base && row < x.V && col + j < x.K)
+                u[j] += left * r.base[at + j];
+        if (W) {
+            if (row < x.V && col < x.K)
+                store_n<2>(r.dst + at, u);
+        } else
+            for (int j = 0; j < 2; j++)
+                if (row < x.V && col + j < x.K)
+                    r.dst[at + j] = u[j];
+    }
+}
+
 /* One block per head of a tile, or of a document. */
 template <int MODE, typename X, int B, bool W>
 __global__ void __launch_bounds__(THREADS) outer_kernel(const __grid_constant__ struct linear x)
@@ -128,30 +151,15 @@ __global__ void __launch_bounds__(THREADS) outer_kernel(const __grid_constant__ 
                 product<P, 2>(c[2 * n], c[2 * n + 1], fa, fb);
             }
         }
-#pragma unroll
-        for (int e = 0; e < 2 * B; e++) {
-            const int row = v + threadIdx.x % 32 / 4 + e % 2 * 8, col = k + e / 2 * 8 + threadIdx.x % 4 * 2;
-            const int64_t at = (int64_t)row * x.K + col;
-            float u[2] = { c[e / 2][e % 2 * 2], c[e / 2][e % 2 * 2 + 1] };
-            for (int j = 0; j < 2; j++)
-                if (r.base && row < x.V && col + j < x.K)
-                    u[j] += left * r.base[at + j];
-            if (W) {
-                if (row < x.V && col < x.K)
-                    store_n<2>(r.dst + at, u);
-            } else
-                for (int j = 0; j < 2; j++)
-                    if (row < x.V && col + j < x.K)
-                        r.dst[at + j] = u[j];
-        }
+        store_sum<W, B>(x, r, left, v, k, c);
     }
 }
 
 /* One thread per element of a memory walks over the tiles. */
-__global__ void __launch_bounds__(THREADS, 3)
+__global__ void __launch_bounds__(THREADS, 4)
 chain_kernel(float *memory, const float *keep, int64_t tiles, int64_t size, int64_t VK, int64_t H, bool back)
 {
-    constexpr int AHEAD = 32;            /* loads under way: there are few threads, and each waits for memory */
+    constexpr int AHEAD = 16;            /* loads under way: there are few threads, and each waits for memory */
     const int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x, h = e / VK, step = back ? -1 : 1;
     float S = 0.f;
 
@@ -159,15 +167,16 @@ chain_kernel(float *memory, const float *keep, int64_t tiles, int64_t size, int6
         return;
     for (int64_t c0 = 0; c0 < tiles; c0 += AHEAD) {
         const int64_t c = back ? tiles - 1 - c0 : c0;
-        float u[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-            u[i] = c0 + i < tiles ? memory[(c + i * step) * size + e] : 0.f;
+        float u[AHEAD], f[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const float f = c0 + i < tiles ? keep[(c + i * step) * H + h] : 0.f;
-            S = f != 0.f ? f * S + u[i] : u[i];
-            if (f != 0.f)
+            u[i] = c0 + i < tiles ? memory[(c + i * step) * size + e] : 0.f;
+            f[i] = c0 + i < tiles ? keep[(c + i * step) * H + h] : 0.f;
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            S = f[i] != 0.f ? f[i] * S + u[i] : u[i];
+            if (f[i] != 0.f)
                 memory[(c + i * step) * size + e] = S;
         }
     }
@@ -181,7 +190,7 @@ template <int MODE> static void outer_launch(struct dev *d, const struct linear 
     if (units == 0)
         return;
     FOR_LINEAR(x, X, B, W,
-        CUDA(cudaFuncSetAttribute(outer_kernel<MODE, X, B, W>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+        linear_room(d, outer_kernel<MODE, X, B, W>, bytes);
         outer_kernel<MODE, X, B, W><<<(unsigned)(units * x->H), THREADS, (size_t)bytes, stream_of(d)>>>(*x));
     CUDA(cudaGetLastError());
 }
@@ -192,7 +201,8 @@ static void chain_launch(struct dev *d, const struct linear *x, float *memory, c
 
     if (tiles < 2)
         return;
-    chain_kernel<<<(unsigned)ceil_div(size, THREADS), THREADS, 0, stream_of(d)>>>(memory, keep, tiles, size, VK, x->H, back);
+    chain_kernel<<<(unsigned)ceil_div(size, THREADS), THREADS, 0, stream_of(d)>>>(memory, keep, tiles, size, VK, x->H,
+                                                                                 back);
     CUDA(cudaGetLastError());
 }
 

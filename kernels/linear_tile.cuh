@@ -129,7 +129,8 @@ __device__ inline void times(float (&acc)[2 * N][4], struct operand A, int row, 
 
 /* The same with A a 16 x 64 matrix in registers, of which the 16-column pieces lo <= piece < hi are not zero. */
 template <int P, int N>
-__device__ inline void times_held(float (&acc)[2 * N][4], const uint32_t (&A)[4][COMPUTED][4], struct operand m, int lo, int hi)
+__device__ inline void times_held(float (&acc)[2 * N][4], const uint32_t (&A)[4][COMPUTED][4], struct operand m,
+                                  int lo, int hi)
 {
 #pragma unroll
     for (int s = 0; s < 4; s++)
@@ -174,7 +175,8 @@ template <int N> __device__ inline void scale_rows(float (&c)[N][4], float w0, f
 }
 
 /* scale exp(L_t - L_s) a_t.b_s for the warp's rows t and all s of their documents up to t. */
-__device__ inline void weigh_reads(uint32_t (&held)[4][COMPUTED][4], const struct tile *w, float (&c)[8][4], int row, float scale)
+__device__ inline void weigh_reads(uint32_t (&held)[4][COMPUTED][4], const struct tile *w, float (&c)[8][4], int row,
+                                   float scale)
 {
     const int lane = threadIdx.x % 32, t[2] = { row + lane / 4, row + lane / 4 + 8 };
     const float2 to[2] = { w->total[t[0] + 2], w->total[t[1] + 2] };

@@ -102,7 +102,7 @@ void cuda_xent(struct dev *d, struct tensor loss, struct tensor logits, const in
     FOR_TYPE(logits.type, X,
         if (!packs(logits, 8))
             xent_kernel<false, 1, X><<<T, THREADS, 0, stream_of(d)>>>(out, logits, target, scale);
-        else if (bytes > cuda_of(d)->shared / 2 - 2048)          /* two rows at once or none: else it is read again, from L2 */
+        else if (bytes > cuda_of(d)->shared / 2 - 2048)  /* two rows at once or none: read again, from L2 */
             xent_kernel<false, 8, X><<<T, THREADS, 0, stream_of(d)>>>(out, logits, target, scale);
         else {
             CUDA(cudaFuncSetAttribute(xent_kernel<true, 8, X>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));

@@ -70,7 +70,8 @@ static cublasLtMatmulPreference_t preference(const struct shape *s)
     const uint32_t align = (uint32_t)s->align, sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
     BLAS(cublasLtMatmulPreferenceCreate(&p));
-    BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace));
+    BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                              sizeof workspace));
     /* Pieces of a long k are added up from the workspace: F32 and the same order every time. */
     BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums));
     BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align));
@@ -99,7 +100,8 @@ static void plan_open(struct blas *b, struct plan *p, const struct shape *s)
     cublasStatus_t e = cublasLtMatmulAlgoGetHeuristic(b->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1, &found, &n);
     if (e != CUBLAS_STATUS_SUCCESS || n == 0)
         BUG("cuBLAS has no way to multiply %lldx%lldx%lld %s into %s: %s", (long long)s->m, (long long)s->n,
-            (long long)s->k, dtype_name((enum dtype)s->type), dtype_name((enum dtype)s->to), cublasLtGetStatusString(e));
+            (long long)s->k, dtype_name((enum dtype)s->type), dtype_name((enum dtype)s->to),
+            cublasLtGetStatusString(e));
     p->algo = found.algo;
     BLAS(cublasLtMatmulPreferenceDestroy(pref));
 }

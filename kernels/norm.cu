@@ -78,7 +78,7 @@ void cuda_rmsnorm(struct dev *d, struct tensor y, struct tensor rstd, struct ten
     const bool wide = group_packs(x) && group_packs(y) && group_packs(z) && weight_packs(w);
 
     REQUIRE(rows < (int64_t)1 << 31);
-    FOR_TYPE(x.type, X, FOR_TYPE(y.type, Y, FOR_ROW(C, wide, L, NV, N,
+    FOR_TYPE(x.type, X, FOR_TYPE(y.type, Y, FOR_ROW(X, C, wide, L, NV, N,
         const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
         rmsnorm_kernel<L, NV, N, X, Y><<<grid, row_block<L>(), 0, stream_of(d)>>>(y, rstd, x, w, z, g, eps))));
     CUDA(cudaGetLastError());
@@ -200,11 +200,12 @@ void cuda_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct 
     int64_t parts = 0;
 
     REQUIRE(rows < (int64_t)1 << 31);
-    FOR_TYPE(x.type, X, FOR_TYPE(dy.type, Y, FOR_ROW(C, wide, L, NV, N,
+    FOR_TYPE(x.type, X, FOR_TYPE(dy.type, Y, FOR_ROW(X, C, wide, L, NV, N,
         constexpr int groups = row_groups<L>();
         static int resident;             /* blocks that a multiprocessor holds: more would only add parts */
         if (!resident)
-            CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, rmsnorm_bwd_kernel<L, NV, N, X, Y>, row_block<L>(), 0));
+            CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, rmsnorm_bwd_kernel<L, NV, N, X, Y>,
+                                                               row_block<L>(), 0));
         const unsigned grid = whole_rows(rows, groups, G, resident * cuda_of(d)->sms);
         parts = apart ? grid * groups / G : grid;
         part  = (float *)cuda_part(d, sizeof(float) * (size_t)(parts * w.dim[0]));
@@ -252,7 +253,7 @@ void cuda_l2norm(struct dev *d, struct tensor y, struct tensor rnorm, struct ten
     const bool wide = group_packs(x) && group_packs(y);
 
     REQUIRE(rows < (int64_t)1 << 31);
-    FOR_TYPE(x.type, X, FOR_ROW(C, wide, L, NV, N,
+    FOR_TYPE(x.type, X, FOR_ROW(X, C, wide, L, NV, N,
         const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
         l2norm_kernel<L, NV, N, X><<<grid, row_block<L>(), 0, stream_of(d)>>>(y, rnorm, x)));
     CUDA(cudaGetLastError());
@@ -298,7 +299,7 @@ void cuda_l2norm_bwd(struct dev *d, struct tensor dx, struct tensor dy, struct t
     const bool wide = group_packs(dx) && group_packs(dy) && group_packs(y);
 
     REQUIRE(rows < (int64_t)1 << 31);
-    FOR_TYPE(y.type, X, FOR_ROW(C, wide, L, NV, N,
+    FOR_TYPE(y.type, X, FOR_ROW(X, C, wide, L, NV, N,
         const unsigned grid = (unsigned)ceil_div(rows, row_groups<L>());
         l2norm_bwd_kernel<L, NV, N, X><<<grid, row_block<L>(), 0, stream_of(d)>>>(dx, dy, y, rnorm)));
     CUDA(cudaGetLastError());

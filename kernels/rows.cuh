@@ -3,17 +3,18 @@
 #define ROWS_CUH
 #include "sheet.cuh"
 
-/* Picks the smallest L lanes x NV packs x N elements that hold a row, and runs the statements with them. */
-#define FOR_ROW(C, wide, L, NV, N, ...) do { \
-    if ((wide) && (C) <= 64)         { constexpr int L = 8,   NV = 1, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 128)   { constexpr int L = 16,  NV = 1, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 256)   { constexpr int L = 32,  NV = 1, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 768)   { constexpr int L = 32,  NV = 3, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 2048)  { constexpr int L = 128, NV = 2, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 8192)  { constexpr int L = 256, NV = 4, N = 8; __VA_ARGS__; } \
-    else if ((wide) && (C) <= 16384) { constexpr int L = 512, NV = 4, N = 8; __VA_ARGS__; } \
-    else if ((C) <= 128)             { constexpr int L = 32,  NV = 4, N = 1; __VA_ARGS__; } \
-    else if ((C) <= 8192)            { constexpr int L = 1024, NV = 8, N = 1; __VA_ARGS__; } \
+/* Picks the smallest L lanes x NV packs x N elements that hold a row of X, and runs the statements with them. */
+#define FOR_ROW(X, C, wide, L, NV, N, ...) do { \
+    constexpr int N16 = 16 / sizeof(X); \
+    if ((wide) && (C) <= 64)         { constexpr int N = N16, L = 64 / N,  NV = 1;      __VA_ARGS__; } \
+    else if ((wide) && (C) <= 128)   { constexpr int N = N16, L = 128 / N, NV = 1;      __VA_ARGS__; } \
+    else if ((wide) && (C) <= 256)   { constexpr int N = N16, L = 32,      NV = 8 / N;  __VA_ARGS__; } \
+    else if ((wide) && (C) <= 768)   { constexpr int N = N16, L = 32,      NV = 24 / N; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 2048)  { constexpr int N = N16, L = 128,     NV = 16 / N; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 8192)  { constexpr int N = N16, L = 256,     NV = 32 / N; __VA_ARGS__; } \
+    else if ((wide) && (C) <= 16384) { constexpr int N = N16, L = 512,     NV = 32 / N; __VA_ARGS__; } \
+    else if ((C) <= 128)             { constexpr int N = 1,   L = 32,      NV = 4;      __VA_ARGS__; } \
+    else if ((C) <= 8192)            { constexpr int N = 1,   L = 1024,    NV = 8;      __VA_ARGS__; } \
     else BUG("rows of %lld elements: at most 8192, or 16384 when aligned", (long long)(C)); } while (0)
 
 /* Threads of a block, and groups of L lanes in it. A row of more than a warp has a block of its own. */

@@ -263,6 +263,49 @@ static void time_step(int N)
     OP("linear step", 2 * size_of(x.state[0]), linear_cuda.forward(&d, &s, &x, NULL));
 }
 
+/* Replays a captured step of a layer and compares the bits with those of plain calls. */
+static void check_graph(void)
+{
+    const int64_t T = 4096, H = 16, K = 48, D = H * K;
+
+    used = 0;
+    struct seqs s = row_of(T, 5);
+    struct scan_io x = {}, g = {};
+    struct tensor in = b16(T, D), w = b16(D, D), dw = f32(D, D), cw = f32(D, 4), y = b16(T, D), table = f32(100, D);
+    struct tensor token = make(I32, 0, 0, T), copy = b16(T, D);
+    x.q = b16(T, H, K), x.k = b16(T, H, K), x.v = b16(T, H, K), x.o = b16(T, H, K), x.decay = make(F32, -0.5f, 0, T, H);
+    x.scale = 0.1f;
+    x.saved[0] = make(F32, 0, 0, seqs_tiles(&s), H, K, K);
+    g.o = b16(T, H, K), g.q = b16(T, H, K), g.k = b16(T, H, K), g.v = b16(T, H, K), g.decay = f32(T, H);
+    void *scratch = pool + used;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA(cudaMemsetAsync(token.data, 0, (size_t)T * 4, stream_of(&d)));
+    for (int turn = 0; turn < 2; turn++) {
+        if (turn)
+            CUDA(cudaStreamBeginCapture(stream_of(&d), cudaStreamCaptureModeGlobal));
+        cuda_matmul(&d, tensor_flat(x.v), in, w, MM_TB);
+        linear_cuda.forward(&d, &s, &x, scratch);
+        cuda_conv(&d, y, none, tensor_flat(x.o), cw, none, none, &s);
+        linear_cuda.backward(&d, &s, &x, &g, scratch);
+        cuda_matmul(&d, dw, tensor_flat(g.v), in, MM_TA);
+        cuda_embed_bwd(&d, table, y, (const int32_t *)token.data);
+        if (turn)
+            CUDA(cudaStreamEndCapture(stream_of(&d), &graph));
+        else
+            cuda_cast(&d, copy, tensor_flat(g.k));
+    }
+    cuda_fill(&d, g.k, 0);
+    CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA(cudaGraphLaunch(exec, stream_of(&d)));
+    CUDA(cudaStreamSynchronize(stream_of(&d)));
+    char *a = (char *)mem_new(2, (size_t)size_of(copy)), *b = a + (size_t)size_of(copy);
+    CUDA(cudaMemcpy(a, copy.data, (size_t)size_of(copy), cudaMemcpyDeviceToHost));
+    CUDA(cudaMemcpy(b, g.k.data, (size_t)size_of(copy), cudaMemcpyDeviceToHost));
+    printf("graph: %s\n", memcmp(a, b, (size_t)size_of(copy)) ? "DIFFERS" : "the same bits");
+    free(a);
+}
+
 int main(int argc, char **argv)
 {
     only = argc > 1 ? argv[1] : NULL;
@@ -272,6 +315,8 @@ int main(int argc, char **argv)
     room = (size_t)20 << 30;
     CUDA(cudaMalloc((void **)&pool, room));
     printf("%s\n", dev_cuda_name(&d));
+    if (!only)
+        check_graph();
     time_linear("8x4096 H16 K48 V48", 8, 32768, 16, 16, 48, 48, BF16);
     time_linear("1x32768 H16 K48 V48", 1, 32768, 16, 16, 48, 48, BF16);
     time_linear("8x4096 H16 K96 V192", 8, 32768, 16, 16, 96, 192, BF16);
