@@ -99,7 +99,6 @@ static bool norms_local(const struct bpe *b, bool *marks)
 static void cuts_find(struct bpe *b)
 {
     bool marks = false, each = false;
-    int32_t line;
 
     for (int i = 0; i < b->norms; i++)
         b->prefixes = b->prefixes || b->norm[i].kind == NORM_PREPEND;
@@ -124,9 +123,7 @@ static void cuts_find(struct bpe *b)
     if (b->byte_level)
         return;
     b->cut_space = marks && (b->word_start || each);
-    line = letter_find(b, '\n');
-    line = line < 0 && b->byte_fallback ? b->byte_id['\n'] : line;
-    b->cut_line = line >= 0 && !(b->token[line].flags & TOKEN_MERGES);
+    b->cut_line = b->line_apart;
 }
 
 bool bpe_can_cut(const struct bpe *b)

@@ -57,24 +57,36 @@ int64_t bpe_nuls(const struct bpe_encoder *e)
     return e->nuls;
 }
 
-/* A word of characters ends before every U+2581 that follows something else, where no token crosses. */
-static void piece(struct bpe_encoder *e, struct bpe_ids *out, struct bytes text)
+/* Where a word of characters that begins at p ends: before a U+2581 that follows something else, where
+ * no token crosses, and around a newline that takes part in no merge. */
+static const char *word_end(const struct bpe *b, const char *p, const char *end)
 {
     static const char mark[] = "\xE2\x96\x81";
+
+    if (b->line_apart && *p == '\n')
+        return p + 1;
+    while (end - p >= 3 && !memcmp(p, mark, 3))
+        p += 3;
+    for (; p < end; p++) {
+        if (*p == '\n' && b->line_apart)
+            break;
+        if (*p == mark[0] && end - p >= 3 && !memcmp(p, mark, 3))
+            break;
+    }
+    return p;
+}
+
+static void piece(struct bpe_encoder *e, struct bpe_ids *out, struct bytes text)
+{
     const char *p = text.at, *end = p + text.n, *q;
 
     if (e->bpe->byte_level || !e->bpe->word_start) {
         words_encode(e->bpe, e->words, out, p, text.n);
         return;
     }
-    while (p < end) {
-        for (q = p; end - q >= 3 && !memcmp(q, mark, 3); q += 3)
-            ;
-        while (q < end && (q = memchr(q, mark[0], (size_t)(end - q))) && (end - q < 3 || memcmp(q, mark, 3)))
-            q++;
-        q = q ? q : end;
+    for (; p < end; p = q) {
+        q = word_end(e->bpe, p, end);
         words_encode(e->bpe, e->words, out, p, (size_t)(q - p));
-        p = q;
     }
 }
 

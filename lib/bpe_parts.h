@@ -42,6 +42,7 @@ struct bpe {
     int32_t         byte_id[256];        /* byte-level: every byte; otherwise the <0xXX> tokens, -1 without */
     bool            byte_level, byte_fallback, fuse_unk, ignore_merges;
     bool            word_start;          /* no token has U+2581 after another character */
+    bool            line_apart;          /* a newline is a byte token that merges with nothing */
     struct norm     norm[STEPS];
     struct pre      pre[STEPS];
     int             norms, pres;

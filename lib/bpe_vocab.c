@@ -247,7 +247,9 @@ static int letters_index(struct bpe *b)
     b->letter = mem_new(b->letter_mask + 1, sizeof *b->letter);
     for (uint64_t i = 0; i <= b->letter_mask; i++)
         b->letter[i].id = -1;
-    b->word_start = vocab_find(b, mark, 3) >= 0;
+    b->word_start = vocab_find(b, mark, 3) >= 0 && !b->ignore_merges;      /* which asks for whole pieces */
+    b->line_apart = b->word_start && b->byte_fallback && vocab_find(b, "\n", 1) < 0 &&
+                    !(b->token[b->byte_id['\n']].flags & TOKEN_MERGES);
     for (int32_t id = 0; id < b->vocab; id++) {
         const char *s = b->text.at + b->token[id].name;
         size_t n = b->token[id].n_name;

@@ -291,9 +291,10 @@ static inline uint64_t text_hash(const char *p, size_t n)
     return (h * 0xD6E8FEB86659FD93u) >> (64 - CACHE_BITS);
 }
 
+/* Two lines share a place; what is found in the second has been pushed there by something newer. */
 void words_encode(const struct bpe *b, struct words *w, struct bpe_ids *out, const char *at, size_t n)
 {
-    struct cached *c;
+    struct cached *c, found;
     int64_t first = out->n;
 
     if (n > CACHE_TEXT || !n) {
@@ -301,19 +302,21 @@ void words_encode(const struct bpe *b, struct words *w, struct bpe_ids *out, con
             piece_encode(b, w, out, at, n);
         return;
     }
-    c = &w->cache[text_hash(at, n)];
-    if (c->n == n && !memcmp(c->text, at, n)) {
-        bpe_ids_reserve(out, CACHE_IDS);
-        for (int i = 0; i < c->ids; i++)
-            out->at[out->n + i] = c->id[i];
-        out->n += c->ids;
-        return;
-    }
+    c = &w->cache[text_hash(at, n) & ~(uint64_t)1];
+    for (int way = 0; way < 2; way++)
+        if (c[way].n == n && !memcmp(c[way].text, at, n)) {
+            bpe_ids_reserve(out, CACHE_IDS);
+            memcpy(out->at + out->n, c[way].id, sizeof c->id);
+            out->n += c[way].ids;
+            return;
+        }
     piece_encode(b, w, out, at, n);
     if (out->n - first > CACHE_IDS)
         return;
-    c->n = (uint8_t)n;
-    c->ids = (uint8_t)(out->n - first);
-    memcpy(c->text, at, n);
-    memcpy(c->id, out->at + first, (size_t)c->ids * sizeof *c->id);
+    found.n = (uint8_t)n;
+    found.ids = (uint8_t)(out->n - first);
+    memcpy(found.text, at, n);
+    memcpy(found.id, out->at + first, (size_t)found.ids * sizeof *found.id);
+    c[1] = c[0];
+    c[0] = found;
 }
