@@ -91,17 +91,20 @@ static int eval_text(struct eval *e, const char *file)
     return more < 0 ? -1 : 0;
 }
 
-static void number(struct text *json, const char *name, double x)
+/* A figure of the text, on stdout, as a member and among the results. */
+static void number(struct eval *e, struct text *json, const char *name, double x)
 {
     printf("%s\t%.6g\n", name, x);
     if (isfinite(x))
-        text_add(json, ",\n  \"%s\": %.9g", name, x);
+        text_add(json, "\"%s\": %.9g,\n  ", name, x);
+    result_add(&e->results, &(struct result){ .task = "nll", .metric = name, .value = x, .error = NAN,
+               .n = e->nll.predicted, .open = true });
 }
 
 static void count(struct text *json, const char *name, int64_t x)
 {
     printf("%s\t%lld\n", name, (long long)x);
-    text_add(json, ",\n  \"%s\": %lld", name, (long long)x);
+    text_add(json, "\"%s\": %lld,\n  ", name, (long long)x);
 }
 
 /* The mean loss of every NLL_BUCKET positions; with their predictions as weights they sum to the whole. */
@@ -110,7 +113,7 @@ static void positions(const struct nll *n, struct text *json)
     const char *comma = "";
 
     printf("position\tnll\tpredictions\n");
-    text_add(json, ",\n  \"positions\": [");
+    text_add(json, "\"positions\": [");
     for (int64_t i = 0; i < n->buckets; i++) {
         double mean = n->bucket_loss[i] / (double)n->bucket_count[i];
         if (!n->bucket_count[i])
@@ -121,7 +124,7 @@ static void positions(const struct nll *n, struct text *json)
                  (long long)i * NLL_BUCKET, mean, (long long)n->bucket_count[i]);
         comma = ",";
     }
-    text_add(json, "\n  ]");
+    text_add(json, "\n  ],\n  ");
 }
 
 static int report(struct eval *e)
@@ -131,29 +134,33 @@ static int report(struct eval *e)
     double mean = n->loss / (double)n->predicted;
     int status = 0;
 
-    text_add(&json, "{\n  \"task\": \"nll\",\n  \"model\": ");
-    text_string(&json, e->m.dir, strlen(e->m.dir));
-    number(&json, "nll", mean);
-    number(&json, "perplexity", exp(mean));
+    text_add(&json, "{\n  \"task\": \"nll\",\n  ");
+    number(e, &json, "nll", mean);
+    number(e, &json, "perplexity", exp(mean));
     count(&json, "predictions", n->predicted);
     count(&json, "tokens", n->tokens);
     count(&json, "documents", n->documents);
     if (n->bytes) {
         count(&json, "separator", bpe_eot(e->m.bpe));
-        number(&json, "bits_per_byte", n->loss / ((double)n->bytes * 0.6931471805599453));
-        number(&json, "word_perplexity", exp(n->loss / (double)n->words));
+        number(e, &json, "bits_per_byte", n->loss / ((double)n->bytes * 0.6931471805599453));
+        number(e, &json, "word_perplexity", exp(n->loss / (double)n->words));
         count(&json, "bytes", n->bytes);
         count(&json, "words", n->words);
     }
     if (n->unigram) {
-        number(&json, "unigram_nll", n->unigram_loss / (double)n->predicted);
-        number(&json, "unigram_perplexity", exp(n->unigram_loss / (double)n->predicted));
+        number(e, &json, "unigram_nll", n->unigram_loss / (double)n->predicted);
+        number(e, &json, "unigram_perplexity", exp(n->unigram_loss / (double)n->predicted));
     }
     if (e->by_position)
         positions(n, &json);
-    text_add(&json, "\n}\n");
-    if (e->out)
+    results_say(&e->results, "device", e->device);
+    results_say(&e->results, "dtype", e->dtype);
+    results_count(&e->results, "context", e->context);
+    results_count(&e->results, "limit", e->limit);
+    if (e->out && !(status = results_text(&e->results, &json, e->m.dir))) {
+        text_add(&json, "\n}\n");
         status = file_write(e->out, json.at, json.n);
+    }
     text_free(&json);
     if (e->m.model.cfg.context && n->longest > e->m.model.cfg.context)
         warn("documents of up to %lld tokens, trained on %d: --by-position shows how the loss goes on",
@@ -232,7 +239,6 @@ static int run_task(struct eval *e)
     status = r->task->run(r);
     if (!status && e->out)
         status = results_write(r->results, e->out, r->m ? r->m->dir : NULL);
-    results_free(r->results);
     return status;
 }
 
@@ -281,6 +287,7 @@ static int eval(int argc, const char **argv)
         nll_close(&e.nll);
         bpe_ids_free(&e.ids);
         free(e.baseline);
+        results_free(&e.results);
         if (!e.task.score_only)
             opened_close(&e.m);
     }

@@ -1,6 +1,7 @@
 /* score_rouge.c - ROUGE-L as the Python package `rouge` 1.0.1 computes it.
  *
- *   U = the distinct words of the longest common subsequences of all pairs (sentence of the answer, of the prediction)
+ *   U = the distinct words of the longest common subsequences of all pairs of sentences, one of the answer and one
+ *       of the prediction
  *   p = |U| / distinct words of the prediction, r = |U| / those of the answer, f = 2 p r / (p + r + 1e-8)
  *
  * Its habits are kept: sentences end at '.', one of white space alone holds the empty word; which of several
@@ -89,7 +90,8 @@ static bool mark_common(const int32_t *x, int64_t n, const int32_t *y, int64_t m
     for (int64_t a = 1; a <= n; a++)
         for (int64_t b = 1; b <= m; b++) {
             uint16_t up = table[(a - 1) * w + b], left = table[a * w + b - 1];
-            table[a * w + b] = x[a - 1] == y[b - 1] ? (uint16_t)(table[(a - 1) * w + b - 1] + 1) : up > left ? up : left;
+            uint16_t both = (uint16_t)(table[(a - 1) * w + b - 1] + 1);
+            table[a * w + b] = x[a - 1] == y[b - 1] ? both : up > left ? up : left;
         }
     for (; i && j && calls <= depth; calls++)
         if (x[i - 1] == y[j - 1]) {

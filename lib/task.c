@@ -5,8 +5,8 @@
 #include <dirent.h>
 #include <math.h>
 
-extern const struct task task_longbench, task_lambada, task_lambada_standard, task_piqa, task_hellaswag, task_winogrande,
-                         task_arc_easy, task_arc_challenge, task_siqa, task_boolq, task_wikitext;
+extern const struct task task_longbench, task_lambada, task_lambada_standard, task_piqa, task_hellaswag,
+                         task_winogrande, task_arc_easy, task_arc_challenge, task_siqa, task_boolq, task_wikitext;
 static const struct task *const tasks[] = {
     &task_lambada, &task_lambada_standard, &task_piqa, &task_hellaswag, &task_winogrande, &task_arc_easy,
     &task_arc_challenge, &task_siqa, &task_boolq, &task_wikitext, &task_longbench
@@ -43,10 +43,6 @@ void result_add(struct results *r, const struct result *x)
 {
     struct text *t = &r->list;
 
-    if (!t->n)
-        printf("task\tmetric\tvalue\tstderr\tn\ttruncated\tskipped\n");
-    printf("%s%s%s\t%s\t%.6g\t%.4g\t%lld\t%lld\t%lld\n", x->task, x->part ? " " : "", x->part ? x->part : "", x->metric,
-           x->value, x->error, (long long)x->n, (long long)x->truncated, (long long)x->skipped);
     text_add(t, "%s\n    {\"task\": \"%s\", \"metric\": \"%s\"", t->n ? "," : "", x->task, x->metric);
     if (x->part)
         text_add(t, ", \"part\": \"%s\"", x->part);
@@ -57,6 +53,15 @@ void result_add(struct results *r, const struct result *x)
     real(t, "stderr", x->error);
     text_add(t, ", \"n\": %lld, \"truncated\": %lld, \"skipped\": %lld}", (long long)x->n, (long long)x->truncated,
              (long long)x->skipped);
+}
+
+void result_show(struct results *r, const struct result *x)
+{
+    if (!r->list.n)
+        printf("task\tmetric\tvalue\tstderr\tn\ttruncated\tskipped\n");
+    printf("%s%s%s\t%s\t%.6g\t%.4g\t%lld\t%lld\t%lld\n", x->task, x->part ? " " : "", x->part ? x->part : "", x->metric,
+           x->value, x->error, (long long)x->n, (long long)x->truncated, (long long)x->skipped);
+    result_add(r, x);
 }
 
 void results_say(struct results *r, const char *name, const char *value)
@@ -70,23 +75,32 @@ void results_count(struct results *r, const char *name, int64_t value)
     text_add(&r->settings, "%s\n    \"%s\": %lld", r->settings.n ? "," : "", name, (long long)value);
 }
 
+int results_text(const struct results *r, struct text *out, const char *model)
+{
+    char hash[65];
+
+    if (model && model_hash(hash, model))
+        return -1;
+    if (model) {
+        text_add(out, "\"model\": ");
+        text_string(out, model, strlen(model));
+        text_add(out, ",\n  \"model_hash\": \"%s\"", hash);
+    } else
+        text_add(out, "\"model\": null,\n  \"model_hash\": null");
+    text_add(out, ",\n  \"settings\": {%s\n  },\n  \"results\": [%s\n  ]", r->settings.at ? r->settings.at : "",
+             r->list.at ? r->list.at : "");
+    return 0;
+}
+
 int results_write(const struct results *r, const char *path, const char *model)
 {
     struct text t = { 0 };
-    char hash[65];
     int status;
 
-    text_add(&t, "{\n  \"model\": ");
-    if (model) {
-        if (model_hash(hash, model))
-            return -1;
-        text_string(&t, model, strlen(model));
-        text_add(&t, ",\n  \"model_hash\": \"%s\"", hash);
-    } else
-        text_add(&t, "null,\n  \"model_hash\": null");
-    text_add(&t, ",\n  \"settings\": {%s\n  },\n  \"results\": [%s\n  ]\n}\n", r->settings.at ? r->settings.at : "",
-             r->list.at ? r->list.at : "");
-    status = file_write(path, t.at, t.n);
+    text_add(&t, "{\n  ");
+    status = results_text(r, &t, model);
+    text_add(&t, "\n}\n");
+    status = status ? status : file_write(path, t.at, t.n);
     text_free(&t);
     return status;
 }
@@ -189,5 +203,6 @@ void task_progress(struct task_clock *c, const char *what, int64_t done, int64_t
         return;
     c->shown = now;
     left = (now - c->began) / (double)done * (double)(all - done);
-    say_over("%s: %lld of %lld, %.0f:%02.0f left", what, (long long)done, (long long)all, floor(left / 60), fmod(left, 60));
+    say_over("%s: %lld of %lld, %.0f:%02.0f left", what, (long long)done, (long long)all, floor(left / 60),
+             floor(fmod(left, 60)));
 }

@@ -17,10 +17,13 @@ struct result {
     bool    open;                        /* not a share: a perplexity, bits */
 };
 struct results { struct text settings, list; };
-void result_add(struct results *r, const struct result *x);           /* and prints it as a line of the table */
+void result_add(struct results *r, const struct result *x);
+void result_show(struct results *r, const struct result *x);          /* adds it and prints it as a line of the table */
 void results_say(struct results *r, const char *name, const char *value);       /* a setting, as a string */
 void results_count(struct results *r, const char *name, int64_t value);         /* as a number */
-int  results_write(const struct results *r, const char *path, const char *model);   /* model: a directory or NULL */
+/* Members of an object: model, model_hash, settings, results. model: a directory, or NULL. 0, or -1. */
+int  results_text(const struct results *r, struct text *out, const char *model);
+int  results_write(const struct results *r, const char *path, const char *model);
 void results_free(struct results *r);
 /* The standard error of a mean of n values: sqrt(sum (x - mean)^2 / (n - 1) / n). */
 double error_of_mean(const double *x, int64_t n);

@@ -277,8 +277,8 @@ void ask_log(FILE *f, const char *task, int64_t doc, int64_t choice, int64_t gol
 {
     struct text t = { 0 };
 
-    text_add(&t, "{\"task\": \"%s\", \"doc\": %lld, \"choice\": %lld, \"gold\": %lld, \"context\": ", task, (long long)doc,
-             (long long)choice, (long long)gold);
+    text_add(&t, "{\"task\": \"%s\", \"doc\": %lld, \"choice\": %lld, \"gold\": %lld, \"context\": ", task,
+             (long long)doc, (long long)choice, (long long)gold);
     text_string(&t, a->context, strlen(a->context));
     text_add(&t, ", \"continuation\": ");
     text_string(&t, a->continuation, strlen(a->continuation));

@@ -33,8 +33,8 @@ static int read_row(struct choices *c, const struct reader *how, struct lines *r
         return -1;
     snprintf(where, sizeof where, "%s:%lld", path, (long long)lines_number(rows));
     if (labels && (found = lines_next(labels, &text, &size)) > 0)
-        snprintf(label, sizeof label, "%.*s", (int)strcspn(text, " \r\n") < (int)size ? (int)strcspn(text, " \r\n")
-                 : (int)size, text);
+        snprintf(label, sizeof label, "%.*s", (int)size, text);
+    label[strcspn(label, " \r\n")] = 0;
     if (labels && found <= 0)
         fail("%s: the file of labels has fewer lines than the data", where);
     else
@@ -83,7 +83,8 @@ int64_t choice_best(const struct choices *c, const struct question *q, enum norm
 
     for (int64_t k = 0; k < q->n; k++) {
         const struct length *l = &c->length[q->first + k];
-        double x = c->asks.at[q->first + k].log_prob / (double)(norm == PLAIN ? 1 : norm == CHARS ? l->chars : l->bytes);
+        int64_t by = norm == PLAIN ? 1 : norm == CHARS ? l->chars : l->bytes;
+        double x = c->asks.at[q->first + k].log_prob / (double)by;
         if (!k || x > most)
             best = k, most = x;
     }
@@ -105,7 +106,7 @@ static void report(struct task_run *r, const struct choices *c, bool norm, int64
         x.error = error_of_mean(right, x.n);
         x.skipped = r->skip_long ? cut : 0;
         x.truncated = r->skip_long ? 0 : cut;
-        result_add(r->results, &x);
+        result_show(r->results, &x);
     }
     free(right);
 }
@@ -221,8 +222,8 @@ static void report_lambada(struct task_run *r, const struct choices *c, int64_t 
     ppl.open = true;
     ppl.value = exp(-sum / (double)acc.n);
     ppl.error = ppl.value * error_of_mean(log_prob, acc.n);       /* of exp of a mean, to first order */
-    result_add(r->results, &acc);
-    result_add(r->results, &ppl);
+    result_show(r->results, &acc);
+    result_show(r->results, &ppl);
     free(right);
     free(log_prob);
 }
@@ -248,8 +249,8 @@ static int run_lambada(struct task_run *r)
     return status;
 }
 
-const struct task task_lambada = { "lambada", "the last word of a passage, OpenAI's version of the data", false, run_lambada };
-const struct task task_lambada_standard = { "lambada_standard", "the same of the original data", false, run_lambada };
+const struct task task_lambada = { "lambada", "last words, OpenAI's version of the data", false, run_lambada };
+const struct task task_lambada_standard = { "lambada_standard", "last words", false, run_lambada };
 const struct task task_piqa = { "piqa", "which way to do a thing", false, run_choice };
 const struct task task_hellaswag = { "hellaswag", "which ending", false, run_choice };
 const struct task task_winogrande = { "winogrande", "whom a pronoun means", false, run_choice };

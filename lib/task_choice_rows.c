@@ -157,13 +157,14 @@ int read_hellaswag(struct choices *c, const struct json *row, const char *label,
     if (json_count(endings ? endings : row) < 2 || !endings || !json_is_array(endings))
         return fail("%s: no list of endings", where);
     if (json_at(row, "query")) {
-        if (need(row, "query", &query, where) || label_of(row, "gold", label, 0, (int)json_count(endings), &gold, where))
+        if (need(row, "query", &query, where) ||
+            label_of(row, "gold", label, 0, (int)json_count(endings), &gold, where))
             return -1;
         question_begin(c, gold);
         return add_endings(c, endings, query, false, where);
     }
-    if (need(row, "activity_label", &activity, where) || need(row, "ctx_a", &a, where) || need(row, "ctx_b", &b, where) ||
-        label_of(row, "label", label, 0, (int)json_count(endings), &gold, where))
+    if (need(row, "activity_label", &activity, where) || need(row, "ctx_a", &a, where) ||
+        need(row, "ctx_b", &b, where) || label_of(row, "label", label, 0, (int)json_count(endings), &gold, where))
         return -1;
     text_add(&raw, "%s: %s ", activity, a);
     add_capitalized(&raw, b);

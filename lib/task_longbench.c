@@ -68,8 +68,8 @@ static int make_prompt(struct longbench *l, const struct score_task *t, const st
     return cut;
 }
 
-static void note_prompt(struct longbench *l, const struct score_task *t, int64_t row, const struct text *p, int64_t tokens,
-                        bool cut)
+static void note_prompt(struct longbench *l, const struct score_task *t, int64_t row, const struct text *p,
+                        int64_t tokens, bool cut)
 {
     struct text line = { 0 };
     char hash[65];
@@ -326,14 +326,14 @@ static void tabulate(struct longbench *l, struct table *t, const struct score_fi
         x.part = score_bucket[b];
         x.value = score_file_mean(f, b, &x.n);
         x.error = score_file_stderr(f, b);
-        result_add(l->r->results, &x);
+        result_show(l->r->results, &x);
         text_add(&t->json, "%s\"%s\": ", b ? ", " : "{", x.part);
         text_add(&t->json, isnan(x.value) ? "NaN" : "%.2f", 100 * x.value);
     }
     x.part = NULL;
     x.value = score_file_mean(f, -1, &x.n);
     x.error = score_file_stderr(f, -1);
-    result_add(l->r->results, &x);
+    result_show(l->r->results, &x);
     if (l->r->buckets)
         text_add(&t->json, "}");
     else
@@ -391,7 +391,7 @@ static int score_all(struct longbench *l, const char *dir, bool write)
         status = fail("%s: no predictions of LongBench's tasks", dir);
     results_count(l->r->results, "tasks_skipped", t.chinese);
     if (!status && t.tasks)
-        result_add(l->r->results, &(struct result){ .task = "longbench", .metric = "mean of tasks", .error = NAN,
+        result_show(l->r->results, &(struct result){ .task = "longbench", .metric = "mean of tasks", .error = NAN,
                    .value = t.sum / (double)t.tasks, .n = t.tasks, .skipped = t.chinese });
     if (!status && write && str_format(path, sizeof path, "%s/result.json", dir)) {
         struct text out = { 0 };

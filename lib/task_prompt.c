@@ -47,7 +47,8 @@ int prompt_fill(struct text *out, const char *pattern, const struct json *row)
 static size_t broken(const unsigned char *p, const unsigned char *end)
 {
     size_t need = *p < 0xC2 ? 1 : *p < 0xE0 ? 2 : *p < 0xF0 ? 3 : *p < 0xF5 ? 4 : 1, n = 1;
-    unsigned char low = *p == 0xE0 ? 0xA0 : *p == 0xF0 ? 0x90 : 0x80, high = *p == 0xED ? 0x9F : *p == 0xF4 ? 0x8F : 0xBF;
+    unsigned char low = *p == 0xE0 ? 0xA0 : *p == 0xF0 ? 0x90 : 0x80;
+    unsigned char high = *p == 0xED ? 0x9F : *p == 0xF4 ? 0x8F : 0xBF;
 
     if (need > 1 && p + 1 < end && p[1] >= low && p[1] <= high)
         for (n = 2; n < need && p + n < end && (p[n] & 0xC0) == 0x80;)

@@ -5,8 +5,9 @@
 #include "score_text.h"
 EXTERN_C_BEGIN
 
-char        *wikitext_page(char *text);        /* see task_wikitext.c; frees text, the caller frees the answer */
-char        *text_replaced(char *text, const char *from, const char *to);    /* frees text; the caller frees the answer */
+/* These free text; the caller frees the answer. */
+char        *text_replaced(char *text, const char *from, const char *to);
+char        *wikitext_page(char *text);
 void         text_slice(struct text *t, struct slice s);
 struct slice slice_strip(struct slice s);                                     /* str.strip() */
 

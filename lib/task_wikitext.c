@@ -197,8 +197,8 @@ static void report(struct task_run *r, const struct pages *p, const char *metric
         }
     }
     x.value = bits ? -rate / log(2) : exp(-rate);
-    x.error = p->n < 2 ? NAN : sqrt(spread * (double)p->n / (double)(p->n - 1)) / weight * (bits ? 1 / log(2) : x.value);
-    result_add(r->results, &x);
+    x.error = sqrt(spread * (double)p->n / (double)(p->n - 1)) / weight * (bits ? 1 / log(2) : x.value);
+    result_show(r->results, &x);
 }
 
 static int write_log(struct task_run *r, const struct pages *p)
@@ -211,8 +211,9 @@ static int write_log(struct task_run *r, const struct pages *p)
         double ll = 0;
         for (int64_t k = 0; k < p->at[i].n; k++)
             ll += p->asks.at[p->at[i].first + k].log_prob;
-        fprintf(f, "{\"task\": \"%s\", \"doc\": %lld, \"words\": %lld, \"bytes\": %lld, \"windows\": %lld, \"log_prob\": %.9g}\n",
-                r->task->name, (long long)i, (long long)p->at[i].words, (long long)p->at[i].bytes, (long long)p->at[i].n, ll);
+        fprintf(f, "{\"task\": \"%s\", \"doc\": %lld, \"words\": %lld, \"bytes\": %lld, ", r->task->name, (long long)i,
+                (long long)p->at[i].words, (long long)p->at[i].bytes);
+        fprintf(f, "\"windows\": %lld, \"log_prob\": %.9g}\n", (long long)p->at[i].n, ll);
     }
     return f && !ferror(f) && !fclose(f) ? 0 : fail("%s: %s", r->log, strerror(errno));
 }

@@ -6,9 +6,11 @@
 static char *tokenizer(bool bos)
 {
     static const char text[] = "yes it does, no the man and the woman: Answer: yes yes no no the the and and it it.\n";
-    static const char first[] = "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": "
-        "{\"id\": \"<|endoftext|>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": [], "
-        "\"special_tokens\": {\"<|endoftext|>\": {\"id\": \"<|endoftext|>\", \"ids\": [0], \"tokens\": [\"<|endoftext|>\"]}}},\n";
+    static const char first[] = "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": ["
+        "{\"SpecialToken\": {\"id\": \"<|endoftext|>\", \"type_id\": 0}}, "
+        "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}], \"pair\": [], "
+        "\"special_tokens\": {\"<|endoftext|>\": {\"id\": \"<|endoftext|>\", \"ids\": [0], "
+        "\"tokens\": [\"<|endoftext|>\"]}}},\n";
     struct bpe_words *w = bpe_words_open();
     struct text json = { 0 }, out = { 0 };
     const char *from, *to;

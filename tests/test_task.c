@@ -218,28 +218,30 @@ static void check_rows(void)
 {
     struct choices c = { 0 };
 
-    CHECK(!read_text(read_winogrande, &c, "{\"sentence\": \"A _ B. \", \"option1\": \"x\", \"option2\": \"y\", \"answer\": \"2\"}", NULL));
+    CHECK(!read_text(read_winogrande, &c, "{\"sentence\": \"A _ B. \", \"option1\": \"x\", \"option2\": \"y\", "
+                     "\"answer\": \"2\"}", NULL));
     expect(&c, 0, "A x", " B.");
     expect(&c, 1, "A y", " B.");
     CHECK(c.at[0].gold == 1 && c.at[0].n == 2);
     CHECK(!read_text(read_piqa, &c, "{\"goal\": \"g\", \"sol1\": \"s\", \"sol2\": \"\\u4f60\\u597d\"}", "1"));
     expect(&c, 3, "Question: g\nAnswer:", " \xE4\xBD\xA0\xE5\xA5\xBD");
     CHECK(c.at[1].gold == 1 && c.length[3].chars == 2 && c.length[3].bytes == 6);
-    CHECK(!read_text(read_siqa, &c, "{\"context\": \"c.\", \"question\": \"q?\", \"answerA\": \"a\", \"answerB\": \"b\", "
-                     "\"answerC\": \"d\", \"label\": \"3\"}", NULL));
+    CHECK(!read_text(read_siqa, &c, "{\"context\": \"c.\", \"question\": \"q?\", \"answerA\": \"a\", "
+                     "\"answerB\": \"b\", \"answerC\": \"d\", \"label\": \"3\"}", NULL));
     expect(&c, 6, "Q: c. q?\nA:", " d");
     CHECK(c.at[2].gold == 2);
-    CHECK(!read_text(read_boolq, &c, "{\"title\": \"T\", \"passage\": \"p\", \"question\": \"q\", \"answer\": true}", NULL));
+    CHECK(!read_text(read_boolq, &c, "{\"title\": \"T\", \"passage\": \"p\", \"question\": \"q\", "
+                     "\"answer\": true}", NULL));
     expect(&c, 8, "T -- p\nQuestion: q?\nAnswer:", " yes");
     CHECK(c.at[3].gold == 1);
-    CHECK(!read_text(read_arc, &c, "{\"question\": {\"stem\": \"s\", \"choices\": [{\"text\": \"a\", \"label\": \"1\"}, "
-                     "{\"text\": \"b\", \"label\": \"2\"}]}, \"answerKey\": \"2\"}", NULL));
-    CHECK(!read_text(read_arc, &c, "{\"question\": \"s\", \"choices\": {\"text\": [\"a\", \"b\"], \"label\": [\"A\", \"B\"]}, "
-                     "\"answerKey\": \"A\"}", NULL));
+    CHECK(!read_text(read_arc, &c, "{\"question\": {\"stem\": \"s\", \"choices\": [{\"text\": \"a\", "
+                     "\"label\": \"1\"}, {\"text\": \"b\", \"label\": \"2\"}]}, \"answerKey\": \"2\"}", NULL));
+    CHECK(!read_text(read_arc, &c, "{\"question\": \"s\", \"choices\": {\"text\": [\"a\", \"b\"], "
+                     "\"label\": [\"A\", \"B\"]}, \"answerKey\": \"A\"}", NULL));
     expect(&c, 10, "Question: s\nAnswer:", " b");
     CHECK(c.at[4].gold == 1 && c.at[5].gold == 0);
-    CHECK(!read_text(read_hellaswag, &c, "{\"activity_label\": \"Act\", \"ctx_a\": \"He [title] runs.\", \"ctx_b\": \"tHEN he\", "
-                     "\"endings\": [\" x [step] y.\", \"z\"], \"label\": \"1\"}", NULL));
+    CHECK(!read_text(read_hellaswag, &c, "{\"activity_label\": \"Act\", \"ctx_a\": \"He [title] runs.\", "
+                     "\"ctx_b\": \"tHEN he\", \"endings\": [\" x [step] y.\", \"z\"], \"label\": \"1\"}", NULL));
     expect(&c, 13, "Act: He. runs. Then he", " x y.");
     scratch_listen();
     CHECK(read_text(read_piqa, &c, "{\"goal\": \"g\", \"sol1\": \"s\", \"sol2\": \"t\"}", "2") < 0);
@@ -277,7 +279,8 @@ static void check_norm(void)
 static void check_cleaning(void)
 {
     static const char *const endings[][2] = {
-        { "  [header] How to tie [title] Take it.  [step] Pull   hard [substeps] x. ", " How to tie. Take it.  Pull  hard x." },
+        { "  [header] How to tie [title] Take it.  [step] Pull   hard [substeps] x. ",
+          " How to tie. Take it.  Pull  hard x." },
         { "[a[b] c]d] e", " c]d] e" }, { "no [open", "no [open" }, { "a [x\ny] b [z]", "a [x\ny] b " },
         { "[title] first [title]  second", " first.  second" }, { " [title]", "" }, { "a    b     c", "a  b   c" },
         { "\xE3\x80\x80x [step]\xC2\xA0", "x " }
@@ -323,7 +326,8 @@ static void check_limits(struct opened *m)
 
         CHECK(!r.task->run(&r));
         at = res.list.at ? strstr(res.list.at, head) : NULL;
-        CHECK(at && strstr(at, skip ? "\"n\": 1, \"truncated\": 0, \"skipped\": 1}" : "\"n\": 2, \"truncated\": 1, \"skipped\": 0}"));
+        CHECK(at && strstr(at, skip ? "\"n\": 1, \"truncated\": 0, \"skipped\": 1}"
+                                    : "\"n\": 2, \"truncated\": 1, \"skipped\": 0}"));
         CHECK(strstr(res.settings.at, "\"shots\": 0"));
         results_free(&res);
     }
@@ -337,7 +341,8 @@ static void check_wikitext(struct opened *m)
     char *text;
     size_t n;
 
-    CHECK(scratch_write(data, " \n = One = \n \n the man and ( the woman ) . \n = = Part = = \n it \n = Two = \n yes \n"));
+    CHECK(scratch_write(data, " \n = One = \n \n the man and ( the woman ) . \n = = Part = = \n it \n"
+                              " = Two = \n yes \n"));
     for (size_t i = 0; i < LEN(context); i++) {
         struct results res = { { 0 }, { 0 } };
         struct task_run r = { .task = task_find("wikitext"), .m = m, .results = &res, .data = &data, .files = 1,
