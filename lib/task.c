@@ -55,12 +55,18 @@ void result_add(struct results *r, const struct result *x)
              (long long)x->skipped);
 }
 
+static double plain_nan(double x)
+{
+    return isnan(x) ? (double)NAN : x;               /* printed without a sign */
+}
+
 void result_show(struct results *r, const struct result *x)
 {
     if (!r->list.n)
         printf("task\tmetric\tvalue\tstderr\tn\ttruncated\tskipped\n");
-    printf("%s%s%s\t%s\t%.6g\t%.4g\t%lld\t%lld\t%lld\n", x->task, x->part ? " " : "", x->part ? x->part : "", x->metric,
-           x->value, x->error, (long long)x->n, (long long)x->truncated, (long long)x->skipped);
+    printf("%s%s%s\t%s\t%.6g\t%.4g", x->task, x->part ? " " : "", x->part ? x->part : "", x->metric,
+           plain_nan(x->value), plain_nan(x->error));
+    printf("\t%lld\t%lld\t%lld\n", (long long)x->n, (long long)x->truncated, (long long)x->skipped);
     result_add(r, x);
 }
 

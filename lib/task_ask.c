@@ -117,6 +117,8 @@ static int encode(struct task_run *r, struct ask *a)
     a->id = mem_new((size_t)a->n + 1, sizeof *a->id);
     memcpy(a->id, ids.at + from, (size_t)a->n * sizeof *a->id);
     bpe_ids_free(&ids);
+    if (a->cut && r->skip_long && a->scored >= a->n)
+        a->scored = a->n - 1;                          /* it will not count */
     if (!a->scored || a->scored >= a->n)
         return fail("request: '%.40s' has no token to score after '%.40s'%s", a->continuation, a->context,
                     a->scored ? " within --context" : "");
