@@ -129,14 +129,15 @@ static int tokenize(int argc, const char **argv)
     static const char *const standard_input[] = { "-" };
     const char *tokenizer = NULL, *out = NULL, *field = "text", *format = "auto", *token = NULL;
     bool ids = false, back = false, control = false, trains = false, fielded = false;
-    int threads = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int threads = 0;
     int64_t vocab = 32000;
     const struct opt opts[] = {
         OPT("tokenizer", &tokenizer, "FILE", "Hugging Face tokenizer.json"),
         OPT("out", &out, "DIR/NAME", "write shards DIR/NAME_000000.pts and so on, all or none", .letter = 'o'),
         OPT("field", &field, "KEY", "string that is the document in a line of JSON", .given = &fielded),
         OPT("format", &format, "F", "of the input; auto goes by the name", .choices = "auto|text|jsonl"),
-        OPT("threads", &threads, "N", "threads that encode; the result is the same for any number", .range = "[1,1024]"),
+        OPT("threads", &threads, "N", "threads that encode; 0: one for each processor; the result is the same",
+            .range = "[0,1024]"),
         OPT("separator", &token, "TOKEN", "control token before each document, instead of the tokenizer's usual one"),
         OPT("ids", &ids, NULL, "print one line of ids for each document"),
         OPT("decode", &back, NULL, "read ids from standard input and print their text"),
@@ -163,7 +164,8 @@ static int tokenize(int argc, const char **argv)
         o.file = standard_input;
         o.files = 1;
     }
-    o.threads = threads < 1 ? 1 : threads;
+    o.threads = threads ? threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    o.threads = o.threads < 1 ? 1 : o.threads;
     o.flags = control ? BPE_CONTROL : 0;
     o.format = !strcmp(format, "text") ? TEXT : !strcmp(format, "jsonl") ? JSONL : BY_NAME;
     if (o.format == BY_NAME && fielded && o.files == 1 && !strcmp(o.file[0], "-"))

@@ -63,8 +63,8 @@ struct bpe_decoder {
     bool   started;
 };
 void   bpe_decoder_init(struct bpe_decoder *d, const struct bpe *b);
-size_t bpe_decode(struct bpe_decoder *d, int32_t id, const char **bytes);    /* an id outside the vocabulary has no bytes */
-size_t bpe_decode_end(struct bpe_decoder *d, const char **bytes);            /* what is still held; ready for another text */
+size_t bpe_decode(struct bpe_decoder *d, int32_t id, const char **bytes);    /* an unknown id has no bytes */
+size_t bpe_decode_end(struct bpe_decoder *d, const char **bytes);            /* what is still held; starts over */
 void   bpe_decoder_free(struct bpe_decoder *d);
 
 EXTERN_C_END

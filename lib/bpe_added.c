@@ -157,13 +157,21 @@ static int32_t longest(const struct trie *t, const unsigned char *p, const unsig
 /* The character that ends just before p, 0 where there is none. */
 static uint32_t before(const unsigned char *first, const unsigned char *p, int *n)
 {
-    uint32_t code = 0;
+    uint32_t code;
 
     for (*n = 1; *n <= 4 && p - *n >= first; ++*n)
         if (utf8_read(p - *n, p, &code) == *n)
             return code;
     *n = 0;
     return 0;
+}
+
+static uint32_t after(const unsigned char *p, const unsigned char *end, int *n)
+{
+    uint32_t code = 0;
+
+    *n = p < end ? utf8_read(p, end, &code) : 0;
+    return *n ? code : 0;
 }
 
 /* \w of the tool that writes these files: letters, marks, digits, connectors, joiners. */
@@ -179,7 +187,6 @@ int32_t added_next(const struct bpe *b, struct added_walk *w)
 {
     const struct trie *t = w->normalized ? &b->normal : &b->raw;
     const unsigned char *first = (const unsigned char *)w->text.at, *end = first + w->text.n, *p, *start, *stop;
-    uint32_t code = 0;
     size_t n = 0;
     int k;
 
@@ -194,11 +201,11 @@ int32_t added_next(const struct bpe *b, struct added_walk *w)
         p = stop - 1;
         if (!w->control && bpe_is_control(b, a->id))
             continue;
-        if (a->word && (is_word(before(first, start, &k)) || (stop < end && utf8_read(stop, end, &code) && is_word(code))))
+        if (a->word && (is_word(before(first, start, &k)) || is_word(after(stop, end, &k))))
             continue;
         while (a->lstrip && start > first + w->taken && pretoken_class(before(first, start, &k)) == CHAR_SPACE && k)
             start -= k;
-        while (a->rstrip && stop < end && (k = utf8_read(stop, end, &code)) && pretoken_class(code) == CHAR_SPACE)
+        while (a->rstrip && pretoken_class(after(stop, end, &k)) == CHAR_SPACE && k)
             stop += k;
         w->from = w->taken = (size_t)(stop - first);
         w->start = (size_t)(start - first);

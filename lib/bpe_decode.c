@@ -96,7 +96,10 @@ static void show_bytes(struct buffer *out, struct bytes s)
 
 static int hex(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    c |= 0x20;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 static struct bytes token_shown(const struct shown *s, struct bytes name, struct buffer two[2])
@@ -109,13 +112,13 @@ static struct bytes token_shown(const struct shown *s, struct bytes name, struct
         if (s->kind[i] == SHOWN_BYTES)
             show_bytes(to, name);
         else if (s->kind[i] == SHOWN_REPLACE)
-            replace_all(to, name, (struct bytes){ s->from[i].at, s->from[i].n }, (struct bytes){ s->to[i].at, s->to[i].n });
+            replace_all(to, name, bytes_of(&s->from[i]), bytes_of(&s->to[i]));
         else if (name.n == 6 && !memcmp(p, "<0x", 3) && p[5] == '>' && hex(p[3]) >= 0 && hex(p[4]) >= 0) {
             buffer_add(to, &(char){ (char)(16 * hex(p[3]) + hex(p[4])) }, 1);
-            return (struct bytes){ to->at, to->n };
+            return bytes_of(to);
         } else
             continue;
-        name = (struct bytes){ to->at ? to->at : "", to->n };
+        name = bytes_of(to);
     }
     return name;
 }
@@ -132,7 +135,7 @@ int decoder_read(struct bpe *b, const struct json *root)
     b->shown = NULL;
     for (int32_t id = 0; id < b->vocab && !status; id++) {
         struct token *t = &b->token[id];
-        struct bytes from, shown;
+        struct bytes shown;
 
         if (!t->n_shown) {
             t->shown = t->name;
@@ -142,8 +145,7 @@ int decoder_read(struct bpe *b, const struct json *root)
             continue;
         spelled.n = 0;
         buffer_add(&spelled, b->text.at + t->shown, t->n_shown);     /* b->text moves below */
-        from = (struct bytes){ spelled.at ? spelled.at : "", spelled.n };
-        shown = token_shown(&s, from, two);
+        shown = token_shown(&s, bytes_of(&spelled), two);
         t->shown = b->text.n;
         t->n_shown = shown.n;
         buffer_add(&b->text, shown.at, shown.n);

@@ -248,7 +248,8 @@ static void metaspace(const struct pre *step, struct buffer *room, struct bytes 
 }
 
 /* One step over all spans. Buffers that spans point into are sized first, for they must not move. */
-static int pre_step(struct bpe_encoder *e, int i, bool continues, bool first, const struct spans *from, struct spans *to)
+static int pre_step(struct bpe_encoder *e, int i, bool continues, bool first, const struct spans *from,
+                    struct spans *to)
 {
     const struct pre *step = &e->bpe->pre[i];
     struct buffer *room = &e->pre[i];

@@ -172,10 +172,10 @@ int normalize(const struct bpe *b, struct regex_room *regex, struct bytes *out, 
             buffer_add(to, step->to.at, step->to.n);
             buffer_add(to, text.at, text.n);
         } else if (!step->regex)
-            replace_all(to, text, (struct bytes){ step->from.at, step->from.n }, (struct bytes){ step->to.at, step->to.n });
+            replace_all(to, text, bytes_of(&step->from), bytes_of(&step->to));
         else if (replace_regex(to, regex, text, step))
             return -1;
-        text = (struct bytes){ to->at ? to->at : "", to->n };
+        text = bytes_of(to);
     }
     *out = text;
     return 0;

@@ -5,6 +5,7 @@
 
 struct bytes { const char *at; size_t n; };
 struct buffer { char *at; size_t n, cap; };
+static inline struct bytes bytes_of(const struct buffer *b) { return (struct bytes){ b->at ? b->at : "", b->n }; }
 void buffer_add(struct buffer *b, const char *s, size_t n);
 
 enum norm_kind { NORM_FORM, NORM_PREPEND, NORM_REPLACE };

@@ -89,7 +89,7 @@ struct bytes json_bytes(struct buffer *room, const char *s)
     room->n = 0;
     buffer_add(room, s, strlen(s));
     room->n = unescape_nul(room->at, room->n);
-    return (struct bytes){ room->at ? room->at : "", room->n };
+    return bytes_of(room);
 }
 
 static int id_of(const struct bpe *b, const struct json *item, const char *what, int32_t *id)

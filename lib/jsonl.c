@@ -98,8 +98,8 @@ static int32_t hex4(const char *p, const char *end)
     if (end - p < 4)
         return -1;
     for (int i = 0; i < 4; i++) {
-        char c = p[i];
-        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        char c = p[i] >= 'A' ? (char)(p[i] | 0x20) : p[i];
+        int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 
         if (d < 0)
             return -1;
@@ -165,7 +165,8 @@ static bool unescape(struct scan *s, const char *p, const char *end, struct json
 }
 
 /* One "key": value; sets *found when it is the field. */
-static bool member(struct scan *s, const char *field, struct jsonl *room, const char **text, size_t *size, bool *found)
+static bool member(struct scan *s, const char *field, struct jsonl *room, const char **text, size_t *size,
+                   bool *found)
 {
     const char *from, *to;
     bool escaped, wanted;

@@ -292,7 +292,8 @@ int tokenize_train(const struct tokenize_options *o, struct tokenize_totals *t, 
         if (o->progress)
             fprintf(stderr, "\r%78s\r", "");
         if (bpe_words_skipped(c.words))
-            warn("%lld pieces of more than %d bytes were left out", (long long)bpe_words_skipped(c.words), BPE_WORD_MOST);
+            warn("%lld pieces of more than %d bytes were left out", (long long)bpe_words_skipped(c.words),
+                 BPE_WORD_MOST);
         if (t->tokens < vocab)
             warn("%lld tokens, not %lld: no pair occurs twice any more", (long long)t->tokens, (long long)vocab);
         status = file_write(path, json.at, json.n);

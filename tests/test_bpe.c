@@ -19,9 +19,12 @@ static uint32_t draw(uint32_t n)
 /* Text of n characters, many of them on some border: spaces, quotes, marks, halves of characters. */
 static size_t draw_text(char *out, size_t n, bool valid)
 {
-    static const char *const bits[] = { " ", "  ", "\n", "'s", "'ll", "'", "a", "the", "Z", "9", "12", "\xC3\xA9",
-        "e\xCC\x81", "\xCC\xA3", "\xC2\xA0", "\xE3\x80\x80", "\xE4\xB8\xAD", "\xEA\xB0\x81", "\xE1\x84\x80\xE1\x85\xA1",
-        "\xF0\x9F\xA6\x99", "\xE2\x96\x81", "<|endoftext|>", "</s>", "\t", "!?", "\xD9\xA1", "\xE2\x85\xA7", "\xE2\x80\x99" };
+    static const char *const bits[] = {
+        " ", "  ", "\n", "'s", "'ll", "'", "a", "the", "Z", "9", "12", "\xC3\xA9", "e\xCC\x81", "\xCC\xA3",
+        "\xC2\xA0", "\xE3\x80\x80", "\xE4\xB8\xAD", "\xEA\xB0\x81", "\xE1\x84\x80\xE1\x85\xA1",
+        "\xF0\x9F\xA6\x99", "\xE2\x96\x81", "<|endoftext|>", "</s>", "\t", "!?", "\xD9\xA1", "\xE2\x85\xA7",
+        "\xE2\x80\x99"
+    };
     static const char *const broken[] = { "\x80", "\xC3", "\xE2\x96", "\xFF", "\xED\xA0\x80", "\xC0\xAF", "\xF5" };
     size_t k = 0;
 
@@ -134,12 +137,15 @@ static struct bpe *small_bytes(void)
 }
 
 /* <unk> <s> </s>, 256 bytes from 3, then the letters and merges given; `extra` goes before the model. */
-static struct text pieces_json(const char *extra, const char *const *letters, int n, const char *merges, const char *more)
+static struct text pieces_json(const char *extra, const char *const *letters, int n, const char *merges,
+                               const char *more)
 {
     struct text t = { 0 };
     int id = 3;
 
-    text_add(&t, "{ %s, \"model\": { \"type\": \"BPE\", \"unk_token\": \"<unk>\", %s \"vocab\": { \"<unk>\": 0, \"<s>\": 1, \"</s>\": 2",
+    text_add(&t,
+             "{ %s, \"model\": { \"type\": \"BPE\", \"unk_token\": \"<unk>\", %s "
+             "\"vocab\": { \"<unk>\": 0, \"<s>\": 1, \"</s>\": 2",
              extra, more);
     for (int i = 0; i < 256; i++)
         text_add(&t, ", \"<0x%02X>\": %d", i, id++);
@@ -151,20 +157,25 @@ static struct text pieces_json(const char *extra, const char *const *letters, in
 
 #define SPECIAL "\"added_tokens\": [{\"id\": 1, \"content\": \"<s>\", \"special\": true, \"normalized\": false}, " \
                 "{\"id\": 2, \"content\": \"</s>\", \"special\": true, \"normalized\": false}]"
-#define MARKS "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Prepend\", \"prepend\": \"\xE2\x96\x81\"}, " \
+#define MARKS "\"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [" \
+              "{\"type\": \"Prepend\", \"prepend\": \"\xE2\x96\x81\"}, " \
               "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"\xE2\x96\x81\"}]}"
-#define SHOWN "\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": \"\xE2\x96\x81\"}, " \
-              "\"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}, {\"type\": \"Strip\", \"content\": \" \", " \
-              "\"start\": 1, \"stop\": 0}]}"
-#define BOS "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, " \
+#define SHOWN "\"decoder\": {\"type\": \"Sequence\", \"decoders\": [" \
+              "{\"type\": \"Replace\", \"pattern\": {\"String\": \"\xE2\x96\x81\"}, \"content\": \" \"}, " \
+              "{\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}, " \
+              "{\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]}"
+#define BOS "\"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [" \
+            "{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, " \
             "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}]}"
 
-static const char *const letters[] = { "\xE2\x96\x81", "a", "b", "ab", ("\xE2\x96\x81" "ab"), "\xE2\x96\x81\xE2\x96\x81", "bb" };
+static const char *const letters[] = { "\xE2\x96\x81", "a", "b", "ab", ("\xE2\x96\x81" "ab"),
+    "\xE2\x96\x81\xE2\x96\x81", "bb" };
 static const char letter_merges[] = "\"a b\", [\"\xE2\x96\x81\", \"ab\"], \"\xE2\x96\x81 \xE2\x96\x81\", [\"b\", \"b\"]";
 
 static struct bpe *small_pieces(const char *more)
 {
-    struct text json = pieces_json(SPECIAL ", " MARKS ", " SHOWN ", " BOS, letters, LEN(letters), letter_merges, more);
+    struct text json = pieces_json(SPECIAL ", " MARKS ", " SHOWN ", " BOS, letters, LEN(letters),
+                                   letter_merges, more);
     struct bpe *b = bpe_parse(json.at, json.n, "pieces");
 
     CHECK(b);
@@ -176,8 +187,9 @@ static struct bpe *small_pieces(const char *more)
 static void test_pieces(void)
 {
     static const struct { const char *text; int32_t id[8]; int n; } cases[] = {
-        { "ab", { 263 }, 1 }, { " ab", { 259, 263 }, 2 }, { "abb", { 263, 261 }, 2 }, { "bb", { 259, 265 }, 2 },
-        { "", { 0 }, 0 }, { "  ", { 264, 259 }, 2 }, { "a\n", { 259, 260, 3 + '\n' }, 3 }, { "a</s>", { 259, 260, 63, 50, 118, 65 }, 6 },
+        { "ab", { 263 }, 1 }, { " ab", { 259, 263 }, 2 }, { "abb", { 263, 261 }, 2 },
+        { "bb", { 259, 265 }, 2 }, { "", { 0 }, 0 }, { "  ", { 264, 259 }, 2 },
+        { "a\n", { 259, 260, 3 + '\n' }, 3 }, { "a</s>", { 259, 260, 63, 50, 118, 65 }, 6 },
         { "\xC3\xA9", { 259, 3 + 0xC3, 3 + 0xA9 }, 3 }, { "\xFF" "ab", { 259, 3 + 0xFF, 262 }, 3 },
     };
     struct bpe *b = small_pieces("\"byte_fallback\": true,");
@@ -187,7 +199,8 @@ static void test_pieces(void)
     CHECK(bpe_vocab(b) == 266 && bpe_eot(b) == 2 && bpe_bos(b) == 1 && bpe_can_cut(b));
     for (size_t i = 0; i < LEN(cases); i++) {
         ids = encode(e, cases[i].text, strlen(cases[i].text), 0);
-        CHECK(ids.n == cases[i].n && !memcmp(ids.at ? (void *)ids.at : "", cases[i].id, sizeof(int32_t) * (size_t)cases[i].n));
+        CHECK(ids.n == cases[i].n && !memcmp(ids.at ? (void *)ids.at : "", cases[i].id,
+                                             sizeof(int32_t) * (size_t)cases[i].n));
         bpe_ids_free(&ids);
     }
     ids = encode(e, "a</s> ab", 8, BPE_CONTROL);         /* what follows a token is prefixed again */
@@ -209,7 +222,8 @@ static void test_pieces(void)
 }
 
 /* Merging as it is defined: the lowest rank, leftmost first, until there is none. */
-static int64_t merge_naive(const struct bpe *b, const struct json *merges, const char *text, size_t n, int32_t *out)
+static int64_t merge_naive(const struct bpe *b, const struct json *merges, const char *text, size_t n,
+                           int32_t *out)
 {
     char (*symbol)[64] = mem_new(n, sizeof *symbol);
 
@@ -223,7 +237,8 @@ static int64_t merge_naive(const struct bpe *b, const struct json *merges, const
             size_t left = (size_t)(space - json_text(m));
 
             for (size_t i = 0; i + 1 < n && at == n; i++)
-                if (strlen(symbol[i]) == left && !memcmp(symbol[i], json_text(m), left) && !strcmp(symbol[i + 1], space + 1))
+                if (strlen(symbol[i]) == left && !memcmp(symbol[i], json_text(m), left) &&
+                    !strcmp(symbol[i + 1], space + 1))
                     at = i;
         }
         if (at == n)
@@ -293,7 +308,8 @@ static void test_bytes(void)
     size_t n;
     int cuts = 0;
 
-    CHECK(bpe_vocab(b) > 270 && bpe_eot(b) == 0 && bpe_bos(b) == -1 && bpe_is_control(b, 0) && !bpe_is_control(b, 1));
+    CHECK(bpe_vocab(b) > 270 && bpe_eot(b) == 0 && bpe_bos(b) == -1 && bpe_is_control(b, 0) &&
+          !bpe_is_control(b, 1));
     for (int i = 0; i < 2000; i++) {
         n = draw_text(text, 20 + draw(400), i % 2);
         check_round_trip(b, e, text, n);
@@ -369,7 +385,7 @@ static void test_splitter(void)
     for (uint32_t code = 1; code < 0x40000; code++) {        /* every character among others */
         int n = 0, k;
 
-        if ((code >= 0xD800 && code < 0xE000) || code == 0x180E)        /* PCRE2 counts U+180E as white space */
+        if ((code >= 0xD800 && code < 0xE000) || code == 0x180E)    /* white space to PCRE2 */
             continue;
         text[n++] = 'a';
         n += k = utf8_write(text + n, code);
@@ -391,7 +407,8 @@ static void test_splitter(void)
 static void test_normalizer(void)
 {
     static const char *const pairs[][2] = {
-        { "e\xCC\x81t\xC3\xA9", "\xC3\xA9te\xCC\x81" }, { "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C" },
+        { "e\xCC\x81t\xC3\xA9", "\xC3\xA9te\xCC\x81" },
+        { "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", "\xED\x95\x9C" },
         { "a\xCC\xA3\xCC\x81", "a\xCC\x81\xCC\xA3" }, { "\xE2\x84\xAB", "\xC3\x85" },
     };
     struct text json = trained(300), edited = { 0 };
@@ -403,7 +420,8 @@ static void test_normalizer(void)
     b = bpe_parse(edited.at, edited.n, "NFC");
     e = bpe_encoder_open(b);
     for (size_t i = 0; i < LEN(pairs); i++) {
-        struct bpe_ids x = encode(e, pairs[i][0], strlen(pairs[i][0]), 0), y = encode(e, pairs[i][1], strlen(pairs[i][1]), 0);
+        struct bpe_ids x = encode(e, pairs[i][0], strlen(pairs[i][0]), 0);
+        struct bpe_ids y = encode(e, pairs[i][1], strlen(pairs[i][1]), 0);
 
         CHECK(same(x, y));
         bpe_ids_free(&x);

@@ -71,7 +71,8 @@ static void join(struct piece *p, const int32_t pair[2], int32_t id)
 /* Counts everything again for every merge. The strings of tokens tell whether both learned the same. */
 static void test_definition(void)
 {
-    static const char *const parts[] = { "the", "cat", "sat", "on", "that", "mat", "aaaa", "aaa", "abab", "ba", "\xC3\xA9t", "then" };
+    static const char *const parts[] = { "the", "cat", "sat", "on", "that", "mat", "aaaa", "aaa", "abab", "ba",
+                                         "\xC3\xA9t", "then" };
     static struct piece piece[WORDS];
     static char spelled[600][64];
     char text[8000];

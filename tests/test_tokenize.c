@@ -38,7 +38,8 @@ static bool has_file(const char *begin, const char *end)
     for (struct dirent *e; (e = readdir(d));) {
         size_t n = strlen(e->d_name), k = strlen(end);
 
-        found = found || (!strncmp(e->d_name, begin, strlen(begin)) && n >= k && !strcmp(e->d_name + n - k, end));
+        if (!strncmp(e->d_name, begin, strlen(begin)) && n >= k && !strcmp(e->d_name + n - k, end))
+            found = true;
     }
     closedir(d);
     return found;
@@ -46,7 +47,8 @@ static bool has_file(const char *begin, const char *end)
 
 static struct bpe *learned(void)
 {
-    static const char text[] = "the cat sat on the mat. the cat, that cat! it sat; it sat on it.\nthe mat\n\nthe mat 12 12";
+    static const char text[] = "the cat sat on the mat. the cat, that cat! it sat; it sat on it.\n"
+                               "the mat\n\nthe mat 12 12";
     struct bpe_words *w = bpe_words_open();
     struct text json = { 0 };
     int64_t tokens;
@@ -64,16 +66,19 @@ static int64_t read_all(struct source *s, char *out, size_t size)
 {
     int64_t n = 0, got;
 
-    while ((got = source_read(s, out + n, 1 + (size_t)n % 7 < size - (size_t)n ? 1 + (size_t)n % 7 : size - (size_t)n)) > 0)
+    REQUIRE(size > 8);
+    while (n + 8 < (int64_t)size && (got = source_read(s, out + n, 1 + (size_t)n % 7)) > 0)
         n += got;
     return got < 0 ? -1 : n;
 }
 
 static size_t gzip_member(char *out, size_t size, const char *text, size_t n)
 {
-    z_stream z = { .next_in = (Bytef *)(uintptr_t)text, .avail_in = (uInt)n, .next_out = (Bytef *)out, .avail_out = (uInt)size };
+    z_stream z = { .next_in = (Bytef *)(uintptr_t)text, .avail_in = (uInt)n,
+                   .next_out = (Bytef *)out, .avail_out = (uInt)size };
 
-    REQUIRE(deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK && deflate(&z, Z_FINISH) == Z_STREAM_END);
+    REQUIRE(deflateInit2(&z, 6, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+    REQUIRE(deflate(&z, Z_FINISH) == Z_STREAM_END);
     deflateEnd(&z);
     return size - z.avail_out;
 }
@@ -131,16 +136,22 @@ static void test_source(void)
 static void test_jsonl(void)
 {
     static const struct { const char *line, *text; size_t n; int lone; } good[] = {
-        { "{\"text\":\"abc\"}", "abc", 3, 0 }, { " { \"a\" : [1, {\"text\": 2}, \"]}\"] , \"text\" : \"\" } ", "", 0, 0 },
-        { "{\"text\":\"\\u0041\\n\\\"\\\\\\/\\ud83e\\udd99\\u00e9\"}", "A\n\"\\/\xF0\x9F\xA6\x99\xC3\xA9", 11, 0 },
+        { "{\"text\":\"abc\"}", "abc", 3, 0 },
+        { " { \"a\" : [1, {\"text\": 2}, \"]}\"] , \"text\" : \"\" } ", "", 0, 0 },
+        { "{\"text\":\"\\u0041\\n\\\"\\\\\\/\\ud83e\\udd99\\u00e9\"}",
+          "A\n\"\\/\xF0\x9F\xA6\x99\xC3\xA9", 11, 0 },
         { "{\"text\":\"a\\u0000b\\ud800c\\udc00\"}", "a\0b\xEF\xBF\xBD" "c\xEF\xBF\xBD", 10, 2 },
         { "{\"x\":-1.5e3,\"y\":null,\"text\":\"\\ud800\\u0041\",\"z\":{}}", "\xEF\xBF\xBD" "A", 4, 1 },
         { "{\"text\":\"\xFF\xC3\"}", "\xFF\xC3", 2, 0 },
     };
-    static const char *const bad[] = { "", "[]", "{", "{}", "{\"text\":1}", "{\"text\":null}", "{\"text\":\"a\"", "{\"text\":\"a",
-        "{\"text\":\"a\\", "{\"text\":\"\\u12\"}", "{\"text\":\"\\q\"}", "{\"text\":\"a\"}x", "{\"text\":\"a\",\"text\":\"b\"}",
-        "{\"a\":[}],\"text\":\"a\"}", "{\"a\" \"text\":\"b\"}", "{text:\"b\"}", "{\"a\":,\"text\":\"b\"}", "{\"text\":\"a\",}",
-        "{\"a\":{\"text\":\"b\"}}" };
+    static const char *const bad[] = {
+        "", "[]", "{", "{}", "{\"text\":1}", "{\"text\":null}", "{\"text\":\"a\"", "{\"text\":\"a",
+        "{\"text\":\"a\\", "{\"text\":\"\\u12\"}", "{\"text\":\"\\q\"}", "{\"text\":\"a\"}x",
+        "{\"text\":\"a\",\"text\":\"b\"}",
+        "{\"a\":[}],\"text\":\"a\"}", "{\"a\" \"text\":\"b\"}", "{text:\"b\"}", "{\"a\":,\"text\":\"b\"}",
+        "{\"text\":\"a\",}",
+        "{\"a\":{\"text\":\"b\"}}"
+    };
     struct jsonl room = { 0 };
     const char *text;
     size_t n;
@@ -162,7 +173,8 @@ static void test_jsonl(void)
 /* A line of JSON for each of many documents, with what is hard in them, and the same as a text file. */
 static size_t make_documents(struct text *t, int documents)
 {
-    static const char *const words[] = { "the ", "cat", " sat", "\n", "on ", "that <|endoftext|>", "\xC3\xA9", " ", "\xE2\x82", ".", "12" };
+    static const char *const words[] = { "the ", "cat", " sat", "\n", "on ", "that <|endoftext|>",
+        "\xC3\xA9", " ", "\xE2\x82", ".", "12" };
     uint32_t seed = 5;
 
     for (int i = 0; i < documents; i++) {
@@ -218,7 +230,8 @@ static void test_threads(const struct bpe *b)
         struct found f = { 0 };
 
         CHECK(!tokenize_run(&o, &t, take, &f));
-        CHECK(f.documents == 401 && t.documents == 401 && t.tokens == f.ids.n - 401 && t.invalid > 0 && t.nuls == 0);
+        CHECK(f.documents == 401 && t.documents == 401 && t.tokens == f.ids.n - 401 && t.invalid > 0 &&
+              t.nuls == 0);
         if (threads > 1)
             CHECK(f.ids.n == one.ids.n && !memcmp(f.ids.at, one.ids.at, (size_t)f.ids.n * sizeof *f.ids.at));
         if (threads > 1)
@@ -257,7 +270,8 @@ static void test_shards(const struct bpe *b)
     CHECK(!shard_open(&s, in_dir("set_000000.pts"), 0, -1));
     shard_cache_init(&cache, SHARD_FRAME * 4, 1);
     start = shard_documents(&s, &cache);
-    CHECK(s.documents == 3 && s.tokens == t.tokens + 3 && s.vocab == bpe_vocab(b) && !strcmp(s.tokenizer, bpe_sha256(b)));
+    CHECK(s.documents == 3 && s.tokens == t.tokens + 3 && s.vocab == bpe_vocab(b));
+    CHECK(!strcmp(s.tokenizer, bpe_sha256(b)));
     CHECK(s.tokens <= 256 && !shard_read(&s, &cache, 0, s.tokens, ids));
     for (int i = 0; i < 3; i++) {
         int64_t end = i < 2 ? start[i + 1] : s.tokens;
@@ -285,10 +299,13 @@ static void test_shards(const struct bpe *b)
 /* Whatever goes wrong on the way, nothing of the set remains. */
 static void test_failures(const struct bpe *b)
 {
-    static const char torn[] = "{\"text\": \"the cat\"}\n{\"text\": \"the", other[] = "{\"text\": \"a\"}\n\n{\"body\": \"b\"}\n";
-    const char *const sets[][2] = { { in_dir("a.txt"), in_dir("absent.txt") }, { in_dir("torn.jsonl"), in_dir("a.txt") },
-                                    { in_dir("a.txt"), in_dir("other.jsonl") }, { in_dir("a.txt"), in_dir("cut.jsonl.zst") },
-                                    { in_dir("a.txt"), dir } };
+    static const char torn[] = "{\"text\": \"the cat\"}\n{\"text\": \"the";
+    static const char other[] = "{\"text\": \"a\"}\n\n{\"body\": \"b\"}\n";
+    const char *const sets[][2] = {
+        { in_dir("a.txt"), in_dir("absent.txt") }, { in_dir("torn.jsonl"), in_dir("a.txt") },
+        { in_dir("a.txt"), in_dir("other.jsonl") }, { in_dir("a.txt"), in_dir("cut.jsonl.zst") },
+        { in_dir("a.txt"), dir }
+    };
     char packed[256];
     size_t n = ZSTD_compress(packed, sizeof packed, other, sizeof other - 1, 3);
     struct tokenize_totals t;
@@ -303,8 +320,8 @@ static void test_failures(const struct bpe *b)
         CHECK(!has_file("bad", ""));
     }
     write_file(in_dir("empty.jsonl"), "\n", 1);
-    struct tokenize_options none = { .bpe = b, .file = (const char *[]){ in_dir("empty.jsonl") }, .files = 1, .field = "text",
-                                     .threads = 1 };
+    struct tokenize_options none = { .bpe = b, .file = (const char *[]){ in_dir("empty.jsonl") }, .files = 1,
+                                     .field = "text", .threads = 1 };
     CHECK(tokenize_shards(&none, &t, in_dir("bad"), bpe_eot(b)) == -1 && !has_file("bad", ""));
 }
 
