@@ -218,7 +218,9 @@ static void test_threads(const struct bpe *b)
     struct bpe_encoder *e = bpe_encoder_open(b);
     struct bpe_ids whole = { 0 };
     struct found one = { 0 };
+    struct tokenize_options o = { .bpe = b, .file = files, .files = 2, .field = "text" };
     struct tokenize_totals t;
+    struct shard s;
 
     text_add(&once, "%.*s", (int)n, lines.at);
     while (lines.n < 3 << 20)                        /* several blocks, one document */
@@ -226,9 +228,9 @@ static void test_threads(const struct bpe *b)
     write_file(files[0], lines.at, n);
     write_file(files[1], lines.at, lines.n);
     for (int threads = 1; threads <= 5; threads += 2) {
-        struct tokenize_options o = { .bpe = b, .file = files, .files = 2, .field = "text", .threads = threads };
         struct found f = { 0 };
 
+        o.threads = threads;
         CHECK(!tokenize_run(&o, &t, take, &f));
         CHECK(f.documents == 401 && t.documents == 401 && t.tokens == f.ids.n - 401 && t.invalid > 0 &&
               t.nuls == 0);
@@ -239,6 +241,10 @@ static void test_threads(const struct bpe *b)
         else
             one = f;
     }
+    CHECK(!tokenize_shards(&o, &t, in_dir("parts"), bpe_eot(b)));       /* a document in parts is one */
+    CHECK(!shard_open(&s, in_dir("parts_000000.pts"), 0, -1));
+    CHECK(s.documents == 401 && s.tokens == one.ids.n);
+    shard_close(&s);
     bpe_encode(e, &whole, lines.at, lines.n, 0);
     CHECK(whole.n < one.ids.n && one.ids.at[one.ids.n - whole.n - 1] == -1 &&
           !memcmp(whole.at, one.ids.at + one.ids.n - whole.n, (size_t)whole.n * sizeof *whole.at));
