@@ -36,6 +36,7 @@ __device__ inline struct softmax block_join(struct softmax a)
     return warp_join(threadIdx.x % 32 < THREADS / 32 ? warp[threadIdx.x % 32] : softmax{ -FLT_MAX, 0.f });
 }
 
+/* Sixteen bytes. */
 __device__ inline void copy_async(void *to, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from));
@@ -56,7 +57,8 @@ __global__ void __launch_bounds__(THREADS) xent_kernel(float *loss, struct tenso
     if (HELD && to >= 0) {
 #pragma unroll 4
         for (int c = lane; c < V; c += THREADS * N)
-            copy_async((X *)room + c, x + c);
+            for (int part = 0; part < N; part += 16 / (int)sizeof(X))
+                copy_async((X *)room + c + part, x + c + part);
         asm volatile("cp.async.wait_all;" ::: "memory");
     }
     const float aim = load(x + (to < 0 ? 0 : to));
