@@ -77,7 +77,7 @@ static bool wanted(const struct bench *b, const char *name)
 
 static void op_name(const struct bench *b, const struct op_case *c, char out[120])
 {
-    snprintf(out, 120, "%s%s%s %s", c->op, *c->note ? " " : "", c->note, b->dtype);
+    snprintf(out, 120, "%s%s%s%s %s", c->op, *c->note ? " " : "", c->note, c->flags & CASE_EVEN ? ", even" : "", b->dtype);
 }
 
 static void check_ops(struct bench *b)

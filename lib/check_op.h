@@ -4,8 +4,8 @@
  *       if (!check_op(&dev, c, &r))
  *           fail("%s %s: %s", c->op, c->note, r.fault);
  *
- * A case is one verb at one shape. Small cases have odd sizes, row strides and odd alignment; large ones
- * are for timing. The device needs no reserve: each check brings its own memory. */
+ * A case is one verb at one shape. Small cases come twice: with odd sizes, row strides and alignment, and with
+ * all of them even, which is where the wide loads of a GPU are; large ones are for timing. The device needs no reserve: each check brings its own memory. */
 #ifndef CHECK_OP_H
 #define CHECK_OP_H
 #include "op.h"
@@ -14,7 +14,8 @@ EXTERN_C_BEGIN
 enum { OP_ARGS = 10, OP_SEQS = 40 };
 enum { CASE_GATE = 3, CASE_LARGE = 1 << 8, CASE_ADD = 1 << 9, CASE_WEIGHT = 1 << 10, CASE_CLAMP = 1 << 11,
        CASE_BIAS = 1 << 12, CASE_STATE = 1 << 13, CASE_NEXT = 1 << 14, CASE_ABSENT = 1 << 15,
-       CASE_INF = 1 << 16, CASE_SCALE = 1 << 17, CASE_BACK = 1 << 18, CASE_MIXED = 1 << 19 };
+       CASE_INF = 1 << 16, CASE_SCALE = 1 << 17, CASE_BACK = 1 << 18, CASE_MIXED = 1 << 19,
+       CASE_EVEN = 1 << 20 };
 
 struct op_case {
     const char *op, *note;       /* member of struct ops; what is special about the case */

@@ -161,10 +161,29 @@ static const struct op_case cases[] = {
     { "adamw", "", .n = { 1 << 24 }, .flags = L },
 };
 
+/* The same case in whole packs of eight: sizes of 0 and 1 mean something, and so do the taps of conv. */
+static struct op_case even_of(struct op_case c)
+{
+    for (int i = 0; i < (int)LEN(c.n); i++)
+        if (c.n[i] > 1 && !(i == 2 && !strncmp(c.op, "conv", 4)))
+            c.n[i] = (c.n[i] + 7) / 8 * 8;
+    c.flags |= CASE_EVEN;
+    return c;
+}
+
 const struct op_case *op_case_next(const struct op_case *c)
 {
+    static struct op_case even[LEN(cases)];
+    static size_t evens;
+
+    for (size_t i = 0; !evens && i < LEN(cases) && !(cases[i].flags & L); i++)
+        even[i] = even_of(cases[i]);
+    for (; evens < LEN(cases) && !(cases[evens].flags & L);)
+        evens++;
+    if (c >= even && c < even + evens)
+        return c + 1 < even + evens ? c + 1 : NULL;
     c = c ? c + 1 : cases;
-    return c < cases + LEN(cases) ? c : NULL;
+    return c < cases + LEN(cases) ? c : evens ? even : NULL;
 }
 
 const struct op_row *op_row_find(const char *name)

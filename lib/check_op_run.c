@@ -59,7 +59,7 @@ static void from_frame(const struct frame *f, const char *in, float *value)
 
 void run_open(struct run *r, struct dev *d, const struct op_row *row, const struct op_case *c)
 {
-    bool odd = !(c->flags & CASE_LARGE);
+    bool odd = !(c->flags & (CASE_LARGE | CASE_EVEN)), even = c->flags & CASE_EVEN;
 
     *r = (struct run){ .d = d, .c = c, .row = row, .plan = op_plan_of(row, c, d->type) };
     for (int i = 0; i < r->plan.n; i++) {
@@ -71,6 +71,8 @@ void run_open(struct run *r, struct dev *d, const struct op_row *row, const stru
         f->lead = odd ? GUARD + 3 : GUARD;
         if (odd && f->t.ndim > 1 && !r->plan.arg[i].dense)
             f->t.row += 5;
+        if (even && f->t.ndim > 1 && !r->plan.arg[i].dense)
+            f->t.row += 16;
         f->bytes = (size_t)(f->lead + f->t.dim[0] * f->t.row + GUARD) * dtype_size(f->t.type);
         f->mem   = op_alloc(d, f->bytes);
         if (!f->mem)
