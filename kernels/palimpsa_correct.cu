@@ -18,7 +18,7 @@ template <int K, int BV> struct correct_shared {
     bf16  v[TILE][BV + 8], b[TILE][BV + 8];
     float after[TILE], f[TILE];                 /* decay from after a token to the segment's end; exp of it, 0 before a document */
     float y[TILE];                              /* -v dv - b db */
-    float part[2][4];
+    float part[4];
 };
 
 struct spot { int64_t t0, segment, end; int h; };       /* a tile's first token; its segment and where that ends */
@@ -33,31 +33,24 @@ __device__ float block_sum(float part[4], float a)
     return part[0] + part[1] + part[2] + part[3];
 }
 
-/* f of every token; returns the decay from after the tile to the segment's end. open: first token of the document that
- * reaches that end. */
+/* f of every token of the tile, one warp. rest: decay from the tile's end to the segment's; open: first token of the
+ * document that reaches that end. */
 template <int K, int BV>
-__device__ float shares(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct spot &at, int64_t open)
+__device__ void shares(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct spot &at, int64_t open, float rest)
 {
-    const int tid = threadIdx.x;
-    float rest = 0.f;
+    const int   lane = threadIdx.x;
+    const float x0 = forgetting(x, at.t0 + lane, at.h), x1 = forgetting(x, at.t0 + 32 + lane, at.h);
+    float a[2] = { x0, x1 };
 
-    for (int64_t t = at.t0 + TILE + tid; t < at.end; t += THREADS)
-        rest += forgetting(x, t, at.h);
-    rest = block_sum(sh->part[0], rest);
-    if (tid < 32) {
-        const float x0 = forgetting(x, at.t0 + tid, at.h), x1 = forgetting(x, at.t0 + 32 + tid, at.h);
-        float a[2] = { x0, x1 };
-        for (int o = 1; o < 32; o *= 2) {
-            const float y0 = __shfl_down_sync(~0u, a[0], o), y1 = __shfl_down_sync(~0u, a[1], o);
-            if (tid + o < 32)
-                a[0] += y0, a[1] += y1;
-        }
-        a[0] += __shfl_sync(~0u, a[1], 0);
-        sh->after[tid] = rest + a[0] - x0, sh->after[tid + 32] = rest + a[1] - x1;
-        sh->f[tid] = at.t0 + tid >= open ? expf(x0 - rest - a[0]) : 0.f;
-        sh->f[tid + 32] = at.t0 + 32 + tid >= open ? expf(x1 - rest - a[1]) : 0.f;
+    for (int o = 1; o < 32; o *= 2) {
+        const float y0 = __shfl_down_sync(~0u, a[0], o), y1 = __shfl_down_sync(~0u, a[1], o);
+        if (lane + o < 32)
+            a[0] += y0, a[1] += y1;
     }
-    return rest;
+    a[0] += __shfl_sync(~0u, a[1], 0);
+    sh->after[lane] = rest + a[0] - x0, sh->after[lane + 32] = rest + a[1] - x1;
+    sh->f[lane] = at.t0 + lane >= open ? expf(x0 - rest - a[0]) : 0.f;
+    sh->f[lane + 32] = at.t0 + 32 + lane >= open ? expf(x1 - rest - a[1]) : 0.f;
 }
 
 template <int K, int BV>
@@ -241,11 +234,11 @@ __global__ void __launch_bounds__(THREADS) correct_kernel(struct scan_io x, stru
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float y[2] = {}, dot = 0.f;
 
-    if (at.t0 + TILE <= open || opens(w.docs, at.end, w.T))
+    const float rest = w.rest[at.t0 / TILE * w.H + at.h];
+    if (rest > NOTHING || at.t0 + TILE <= open || opens(w.docs, at.end, w.T))
         return;
-    const float rest = shares(sh, x, at, open);
-    if (rest > NOTHING)
-        return;
+    if (warp == 0)
+        shares(sh, x, at, open, rest);
     load_keys(sh, x, at);
     for (int v0 = 0; v0 < w.V; v0 += BV) {
         dot += load_rows(sh, x, w, at, v0);
@@ -260,7 +253,7 @@ __global__ void __launch_bounds__(THREADS) correct_kernel(struct scan_io x, stru
         if (lane % 4 == 0)
             sh->y[warp * 16 + lane / 4 + 8 * z] = y[z];
     }
-    dot = block_sum(sh->part[1], dot);
+    dot = block_sum(sh->part, dot);
     if (warp == 0)
         add_decay(sh, x, g, w, at, open, expf(-rest) * dot);
     if (open >= at.t0)

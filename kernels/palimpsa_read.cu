@@ -1,189 +1,97 @@
-/* palimpsa_read.cu - what every token reads, from the memory at its chunk's start.
+/* palimpsa_read.cu - what every token reads, from the memory at the start of its span.
  *
- * A block owns BV rows of one head's memory and a chunk of tokens; a lane (i, j) = (lane / 4, lane % 4)
- * owns VT x KT of its elements, in registers. They are held as M' = M / A and J' = J / A, A the decay since a
- * base token, so that a token is one addition each, and mu = M' / (J' + Ip / A). The base is renewed every 32
- * tokens, whenever A falls below exp(-SCALE), and where a document begins. */
-#include "palimpsa_tiled.cuh"
+ * A block owns BV rows of one head's memory and a span of tokens; a lane (i, j) = (lane / 4, lane % 4) holds VT x KT
+ * of its elements as M' = M / A and J' = J / A, A the decay since a base token, so that a token is one addition each,
+ * and mu = M' / (J' + Ip / A). The base is renewed at every tile, whenever A falls below exp(-SCALE), and where a
+ * document begins. */
+#include "palimpsa_stage.cuh"
 
-enum { STEP = 8 };              /* tokens staged at a time */
 #define SCALE 16.f
 
+/* KT x VT elements a lane; KS warps share the columns. */
 template <int KT_, int KS_, int VT_> struct form {
-    static constexpr int KT = KT_, KS = KS_, VT = VT_;         /* columns, rows a lane; warps that share the columns */
+    static constexpr int KT = KT_, KS = KS_, VT = VT_, SIZE = KT * VT;
     static constexpr int K = 4 * KT * KS, BV = 8 * VT, threads = 32 * KS;
 };
 
-template <class F> struct read_shared {
-    float key[STEP][2 * F::K], query[STEP][F::K];   /* (k*k, k) */
-    float value[STEP][2 * F::BV];                   /* (b, v) / A */
+/* A tile. Bits are tokens; token T counts as a document's first. */
+struct plan {
+    float    up[TILE], c[TILE];         /* 1 / A; Ip / A */
+    float    renew[TILE];               /* at a base: what turns M' before it into M' there */
+    uint64_t bases, opens;              /* a token is a base; a document begins with it */
+    float    before, after;             /* decay since the last base, at the end of the tile before and of this one */
+    struct place k, q, v, b, o;
+    int64_t  t0;
+    int      left;                      /* tokens that are there */
+};
+
+template <class F> struct alignas(16) shared {
+    struct raw_step<F> raw;
+    float key[STEP][2 * F::K], query[STEP][F::K];       /* (k*k, k) */
+    float value[STEP][2 * F::BV];                       /* (b, v) / A */
     float out[F::KS][STEP][F::BV];
-    uint4 raw[2 * STEP * (F::K + F::BV) / 8];       /* k, q, v, b on their way */
-    float up[CHUNK], renew[CHUNK];                  /* 1 / A; what turns M' from one base to the next */
-    float first[4], last[4];
-    unsigned base[4], open[4];                      /* a bit a token: base; a document begins */
+    struct plan plan;
 };
 
-template <class F> struct held { float M[F::VT][F::KT], J[F::VT][F::KT]; };
+template <class F> struct held { float M[F::SIZE], J[F::SIZE]; };
 
-struct spot { int h, v0; int64_t from; };           /* head, first row, first token of a block */
-
-/* Where a lane's columns of one token lie among (k*k, k): every second pair of pairs is turned for KT == 8, so that
- * the four j of a warp touch different banks. */
-template <class F> __device__ inline int turned(int n, int j) { return 2 * (F::KT == 8 ? n ^ (j >> 1 & 1) * 2 : n); }
+struct seat { int h, v0, j, row, col; };    /* head and first row of the block; lane's j, its first row and column */
 
 template <class F>
-__device__ void start_fetch(struct read_shared<F> *sh, const struct scan_io &x, const struct spot &at, int step)
+__device__ void held_start(struct held<F> *a, const struct tiled &w, int64_t span, const struct seat &me)
 {
-    constexpr int KC = F::K / 8, VC = F::BV / 8;
-
-    for (int i = threadIdx.x; i < STEP * KC; i += F::threads) {
-        const int64_t t = at.from + step * STEP + i / KC;
-        const bool there = t < x.v.dim[0];
-        fetch(sh->raw + i, key_at<bf16>(x, there ? t : 0, at.h) + i % KC * 8, there);
-        fetch(sh->raw + STEP * KC + i, query_at<bf16>(x, there ? t : 0, at.h) + i % KC * 8, there);
-    }
-    for (int i = threadIdx.x; i < STEP * VC; i += F::threads) {
-        const int64_t t = at.from + step * STEP + i / VC;
-        const bool there = t < x.v.dim[0];
-        fetch(sh->raw + 2 * STEP * KC + i, head_at<bf16>(x.v, there ? t : 0, at.h) + at.v0 + i % VC * 8, there);
-        fetch(sh->raw + 2 * STEP * KC + STEP * VC + i, head_at<bf16>(x.beta, there ? t : 0, at.h) + at.v0 + i % VC * 8, there);
-    }
-}
-
-template <class F>
-__device__ void convert(struct read_shared<F> *sh, int step)
-{
-    constexpr int KC = F::K / 8, VC = F::BV / 8;
-    float a[8], b[8];
-
-    for (int i = threadIdx.x; i < STEP * KC; i += F::threads) {
-        const int r = i / KC, c = i % KC;
-        unpack(a, sh->raw[i]);
-        unpack(b, sh->raw[STEP * KC + i]);
-        for (int e = 0; e < 8; e += 2)
-            *(float4 *)&sh->key[r][c * 16 + turned<F>(e, c)] = make_float4(a[e] * a[e], a[e], a[e + 1] * a[e + 1], a[e + 1]);
-        for (int e = 0; e < 8; e += 4)
-            *(float4 *)&sh->query[r][c * 8 + e] = make_float4(b[e], b[e + 1], b[e + 2], b[e + 3]);
-    }
-    for (int i = threadIdx.x; i < STEP * VC; i += F::threads) {
-        const int r = i / VC, c = i % VC;
-        const float m = sh->up[step * STEP + r];
-        unpack(a, sh->raw[2 * STEP * KC + i]);
-        unpack(b, sh->raw[2 * STEP * KC + STEP * VC + i]);
-        for (int e = 0; e < 8; e += 2)
-            *(float4 *)&sh->value[r][c * 16 + 2 * e] = make_float4(b[e] * m, a[e] * m, b[e + 1] * m, a[e + 1] * m);
-    }
-}
-
-/* Bases of the chunk's tokens, 32 at a time, a warp for each group. */
-template <class F>
-__device__ void plan_chunk(struct read_shared<F> *sh, const struct scan_io &x, const struct docs &docs, const struct spot &at)
-{
-    const int lane = threadIdx.x % 32;
-
-    for (int g = threadIdx.x / 32; g < 4; g += F::KS) {
-        const int64_t t = at.from + g * 32 + lane;
-        const bool begin = t < x.v.dim[0] && begins(docs, t);
-        const float own = forgetting(x, t, at.h);
-        float s = own;
-        for (int o = 1; o < 32; o *= 2) {
-            const float y = __shfl_up_sync(~0u, s, o);
-            s += lane >= o ? y : 0.f;
-        }
-        const int bucket = (int)(s * (1.f / SCALE)), before = __shfl_up_sync(~0u, bucket, 1);
-        const bool base = lane == 0 || bucket != before || begin;
-        const unsigned mask = __ballot_sync(~0u, base), open = __ballot_sync(~0u, begin);
-        const float s_base = __shfl_sync(~0u, s, 31 - __clz(mask & (~0u >> (31 - lane))));
-        const float s_base_before = __shfl_up_sync(~0u, s_base, 1);
-        sh->up[g * 32 + lane] = expf(s - s_base);
-        if (lane > 0)
-            sh->renew[g * 32 + lane] = begin ? expf(-own) : base ? expf(s_base_before - s) : 1.f;
-        else {
-            sh->first[g] = s, sh->base[g] = mask, sh->open[g] = open;
-            if (begin)
-                sh->renew[g * 32] = expf(-own);
-        }
-        if (lane == 31)
-            sh->last[g] = s - s_base;
-    }
-    __syncthreads();
-    for (int g = threadIdx.x; g < 4; g += F::threads)
-        if (!(sh->open[g] & 1))
-            sh->renew[g * 32] = expf(-sh->first[g] - (g ? sh->last[g - 1] : 0.f));
-}
-
-/* Which elements a lane holds. */
-template <class F> struct lane_of {
-    int i, j, row, col;                 /* row within the block, column within K */
-};
-template <class F> __device__ struct lane_of<F> my_lane(void)
-{
-    const int lane = threadIdx.x % 32, i = lane / 4, j = lane % 4;
-    return { i, j, i * F::VT, (int)threadIdx.x / 32 * 4 * F::KT + j * F::KT };
-}
-
-/* The chunk's start: what its span added up to it, and what is left of the span's start. */
-template <class F>
-__device__ void held_start(struct held<F> *s, const struct tiled &w, const struct spot &at, const struct lane_of<F> &me)
-{
-    const int64_t c = at.from / CHUNK, span = c / SPAN, row = ((int64_t)at.h * w.V + at.v0 + me.row) * F::K + me.col;
-    const float2 *base = (const float2 *)w.span + span * w.H * w.V * F::K + row;
-    const float2 *add = c % SPAN ? (const float2 *)w.add + c * w.H * w.V * F::K + row : NULL;
-    const float kept = add ? w.kept[c * w.H + at.h] : 1.f;
+    const float2 *from = (const float2 *)w.span + ((span * w.H + me.h) * w.V + me.v0 + me.row) * F::K + me.col;
 
 #pragma unroll
-    for (int r = 0; r < F::VT; r++)
-#pragma unroll
-        for (int n = 0; n < F::KT; n += 2) {
-            const float4 b = *(const float4 *)(base + r * F::K + n);
-            const float4 a = add ? *(const float4 *)(add + r * F::K + n) : make_float4(0.f, 0.f, 0.f, 0.f);
-            s->M[r][n] = kept * b.x + a.x, s->J[r][n] = kept * b.y + a.y;
-            s->M[r][n + 1] = kept * b.z + a.z, s->J[r][n + 1] = kept * b.w + a.w;
-        }
+    for (int e = 0; e < F::SIZE; e += 2) {
+        const float4 s = *(const float4 *)(from + e / F::KT * F::K + e % F::KT);
+        a->M[e] = s.x, a->J[e] = s.y, a->M[e + 1] = s.z, a->J[e + 1] = s.w;
+    }
 }
 
-/* The next base: everything scaled, or, where document n begins, what it brought along. */
+/* The memory times A to row me.row on of `to`, a piece of [.,H,V,K]. */
 template <class F>
-__device__ void held_renew(struct held<F> *s, float f, bool open, int64_t t, const struct scan_io &x, const struct docs &docs,
-                           const struct spot &at, const struct lane_of<F> &me)
+__device__ void held_store(const struct held<F> *a, const struct tensor *to, int64_t n, float A, const struct seat &me)
 {
-    if (open) {
-        const float *M = memory_at(x.state[0], docs.seq[t], at.h, at.v0 + me.row);
-        const float *J = memory_at(x.state[1], docs.seq[t], at.h, at.v0 + me.row);
+    float *M = memory_at(to[0], n, me.h, me.v0 + me.row), *J = memory_at(to[1], n, me.h, me.v0 + me.row);
+
 #pragma unroll
-        for (int i = 0; i < F::VT * F::KT; i++) {
-            const int r = i / F::KT, n = i % F::KT;
-            s->M[r][n] = M ? f * M[r * F::K + me.col + n] : 0.f;
-            s->J[r][n] = J ? f * J[r * F::K + me.col + n] : 0.f;
-        }
+    for (int e = 0; e < F::SIZE; e += 2) {
+        const int at = e / F::KT * F::K + me.col + e % F::KT;
+        if (M)
+            *(float2 *)(M + at) = make_float2(a->M[e] * A, a->M[e + 1] * A);
+        if (J)
+            *(float2 *)(J + at) = make_float2(a->J[e] * A, a->J[e + 1] * A);
+    }
+}
+
+/* The next base: everything scaled, or, where a document ends and another begins, handed on and replaced. */
+template <class F>
+__device__ void held_renew(struct held<F> *a, const struct scan_io &x, const struct docs &docs, const struct plan *p, int s,
+                           bool first, const struct seat &me)
+{
+    const float   f = p->renew[s];
+    const int64_t t = p->t0 + s;
+
+    if (!(p->opens >> s & 1)) {
+#pragma unroll
+        for (int e = 0; e < F::SIZE; e++)
+            a->M[e] *= f, a->J[e] *= f;
         return;
     }
+    if (!first || s)
+        held_store(a, x.next, docs.seq[t - 1], s ? 1.f / p->up[s - 1] : expf(-p->before), me);
+    const float *M = t < x.v.dim[0] ? memory_at(x.state[0], docs.seq[t], me.h, me.v0 + me.row) : NULL;
+    const float *J = t < x.v.dim[0] ? memory_at(x.state[1], docs.seq[t], me.h, me.v0 + me.row) : NULL;
 #pragma unroll
-    for (int i = 0; i < F::VT * F::KT; i++) {
-        s->M[i / F::KT][i % F::KT] *= f;
-        s->J[i / F::KT][i % F::KT] *= f;
+    for (int e = 0; e < F::SIZE; e++) {
+        const int at = e / F::KT * F::K + me.col + e % F::KT;
+        a->M[e] = M ? f * M[at] : 0.f;
+        a->J[e] = J ? f * J[at] : 0.f;
     }
 }
 
-template <class F>
-__device__ void held_save(const struct held<F> *s, float A, const struct scan_io &x, int64_t tile, const struct spot &at,
-                          const struct lane_of<F> &me)
-{
-    float *M = memory_at(x.saved[0], tile, at.h, at.v0 + me.row) + me.col;
-    float *J = memory_at(x.saved[1], tile, at.h, at.v0 + me.row) + me.col;
-
-#pragma unroll
-    for (int r = 0; r < F::VT; r++)
-#pragma unroll
-        for (int n = 0; n < F::KT; n += 2) {
-            *(float2 *)(M + r * F::K + n) = make_float2(s->M[r][n] * A, s->M[r][n + 1] * A);
-            *(float2 *)(J + r * F::K + n) = make_float2(s->J[r][n] * A, s->J[r][n + 1] * A);
-        }
-}
-
-/* sum over a pair of columns of M' q / (J' + c); half of the pairs share one reciprocal. */
-template <class F>
+/* sum over a pair of columns of M' q / (J' + c); every other pair shares one reciprocal. */
 __device__ inline float read_pair(float sum, float M0, float M1, float J0, float J1, float2 q, float c, bool shared)
 {
     const float d0 = J0 + c, d1 = J1 + c;
@@ -193,7 +101,7 @@ __device__ inline float read_pair(float sum, float M0, float M1, float J0, float
     return fmaf(M1 * reciprocal(d1), q.y, fmaf(M0 * reciprocal(d0), q.x, sum));
 }
 
-/* Sums over the four j of a row by halving: lane j is left with a quarter of the rows. */
+/* Sums over the four j of a row by halving: lane j is left with a quarter of the rows, or two lanes with a half. */
 template <class F>
 __device__ void put_rows(float *to, const float sum[F::VT], int j)
 {
@@ -224,110 +132,206 @@ __device__ void put_rows(float *to, const float sum[F::VT], int j)
 
 /* One token: write, then read. */
 template <class F>
-__device__ void token(struct held<F> *s, struct read_shared<F> *sh, const struct lane_of<F> &me, int u, float c)
+__device__ void token(struct held<F> *a, struct shared<F> *sh, const struct seat &me, int u, float c)
 {
-    const float *key = &sh->key[u][2 * me.col], *query = &sh->query[u][me.col], *value = &sh->value[u][2 * me.row];
+    const float *key = &sh->key[u][2 * me.col], *query = &sh->query[u][me.col];
     float v[F::VT], b[F::VT], sum[F::VT] = {};
 
-#pragma unroll
-    for (int r = 0; r < F::VT; r += 2) {
-        const float4 a = *(const float4 *)(value + 2 * r);
-        b[r] = a.x, v[r] = a.y, b[r + 1] = a.z, v[r + 1] = a.w;
-    }
+    take_values<F::VT>(v, b, &sh->value[u][2 * me.row]);
 #pragma unroll
     for (int n = 0; n < F::KT; n += 2) {
         const float4 k = *(const float4 *)(key + turned<F>(n, me.j));
         const float2 q = *(const float2 *)(query + n);
 #pragma unroll
         for (int r = 0; r < F::VT; r++)
-            s->M[r][n] = fmaf(v[r], k.y, s->M[r][n]);
+            a->M[r * F::KT + n] = fmaf(v[r], k.y, a->M[r * F::KT + n]);
 #pragma unroll
         for (int r = 0; r < F::VT; r++)
-            s->J[r][n] = fmaf(b[r], k.x, s->J[r][n]);
+            a->J[r * F::KT + n] = fmaf(b[r], k.x, a->J[r * F::KT + n]);
 #pragma unroll
         for (int r = 0; r < F::VT; r++)
-            s->M[r][n + 1] = fmaf(v[r], k.w, s->M[r][n + 1]);
+            a->M[r * F::KT + n + 1] = fmaf(v[r], k.w, a->M[r * F::KT + n + 1]);
 #pragma unroll
         for (int r = 0; r < F::VT; r++)
-            s->J[r][n + 1] = fmaf(b[r], k.z, s->J[r][n + 1]);
+            a->J[r * F::KT + n + 1] = fmaf(b[r], k.z, a->J[r * F::KT + n + 1]);
 #pragma unroll
         for (int r = 0; r < F::VT; r++)
-            sum[r] = read_pair<F>(sum[r], s->M[r][n], s->M[r][n + 1], s->J[r][n], s->J[r][n + 1], q, c,
-                                  (r * F::KT / 2 + n / 2) % 2 == 0);
+            sum[r] = read_pair(sum[r], a->M[r * F::KT + n], a->M[r * F::KT + n + 1], a->J[r * F::KT + n],
+                               a->J[r * F::KT + n + 1], q, c, (r * F::KT / 2 + n / 2) % 2 == 0);
     }
     put_rows<F>(&sh->out[threadIdx.x / 32][u][me.row], sum, me.j);
 }
 
+/* Eight tokens. */
 template <class F>
-__device__ void write_out(const struct read_shared<F> *sh, const struct scan_io &x, const struct spot &at, int step)
+__device__ void walk_step(struct held<F> *a, struct shared<F> *sh, const struct scan_io &x, const struct docs &docs, int n,
+                          bool first, const struct seat &me)
 {
+    const struct plan *p = &sh->plan;
+    const unsigned bases = (unsigned)(p->bases >> n * STEP) & 255;
+
+    if (bases & 1)
+        held_renew(a, x, docs, p, n * STEP, first, me);
+    if (bases <= 1) {
+#pragma unroll 1
+        for (int u = 0; u < STEP; u += 2) {
+            token(a, sh, me, u, p->c[n * STEP + u]);
+            token(a, sh, me, u + 1, p->c[n * STEP + u + 1]);
+        }
+        return;
+    }
+#pragma unroll 1
+    for (int u = 0; u < STEP; u++) {
+        if (u && bases >> u & 1)
+            held_renew(a, x, docs, p, n * STEP + u, first, me);
+        token(a, sh, me, u, p->c[n * STEP + u]);
+    }
+}
+
+/* Plans the tile at t0; one warp. Lane l has tokens l and l + 32. */
+__device__ void make_plan(struct plan *p, const struct scan_io &x, const struct docs &docs, int64_t t0, bool first, int h, int v0)
+{
+    const int     lane = threadIdx.x % 32;
+    const int64_t T = x.v.dim[0], H = x.v.dim[1];
+    const float   Ip = expf(((const float *)x.prior[0].data)[h]), before = first ? 0.f : p->after;
+    uint64_t bases = 1, begin = 0;
+    float own[2], s[2], since = 0.f;
+
+    for (int z = 0; z < 2; z++) {
+        own[z] = s[z] = forgetting(x, t0 + lane + 32 * z, h);
+        for (int o = 1; o < 32; o *= 2) {
+            const float a = __shfl_up_sync(~0u, s[z], o);
+            s[z] += lane >= o ? a : 0.f;
+        }
+        begin |= (uint64_t)__ballot_sync(~0u, opens(docs, t0 + lane + 32 * z, T)) << 32 * z;
+    }
+    s[1] += __shfl_sync(~0u, s[0], 31);
+    const int last = (int)(__shfl_sync(~0u, s[0], 31) * (1.f / SCALE));
+    for (int z = 0; z < 2; z++) {
+        const int bucket = (int)(s[z] * (1.f / SCALE)), left = __shfl_up_sync(~0u, bucket, 1);
+        bases |= (uint64_t)__ballot_sync(~0u, lane ? bucket != left : z && bucket != last) << 32 * z;
+    }
+    bases |= begin;
+    for (int z = 0; z < 2; z++) {
+        const int i = lane + 32 * z, b = 63 - __clzll(bases & (~0ull >> (63 - i)));     /* its base */
+        const int bb = i ? 63 - __clzll(bases & (~0ull >> (64 - i))) : 0;               /* that of the token before */
+        const float a0 = __shfl_sync(~0u, s[0], b & 31), a1 = __shfl_sync(~0u, s[1], b & 31);
+        const float b0 = __shfl_sync(~0u, s[0], bb & 31), b1 = __shfl_sync(~0u, s[1], bb & 31);
+        since = s[z] - (b < 32 ? a0 : a1);
+        p->up[i] = expf(since);
+        p->c[i] = Ip * expf(since);
+        p->renew[i] = expf(begin >> i & 1 ? -own[z] : i ? (bb < 32 ? b0 : b1) - s[z] : -s[0] - before);
+    }
+    if (lane == 31)
+        p->after = since;
+    if (lane == 0) {
+        p->bases = bases, p->opens = begin, p->before = before, p->t0 = t0;
+        p->left = (int)min((int64_t)TILE, T - t0);
+        p->k = place_of(x.k, t0, h * x.k.dim[1] / H, 0), p->q = place_of(x.q, t0, h * x.q.dim[1] / H, 0);
+        p->v = place_of(x.v, t0, h, v0), p->b = place_of(x.beta, t0, h, v0), p->o = place_of(x.o, t0, h, v0);
+    }
+}
+
+template <class F>
+__device__ void start_fetch(struct shared<F> *sh, int n)
+{
+    const struct plan *p = &sh->plan;
+
+    fetch_rows<F::K / 8, F::threads>(sh->raw.k, p->k, n * STEP, p->left);
+    fetch_rows<F::K / 8, F::threads>(sh->raw.q, p->q, n * STEP, p->left);
+    fetch_rows<F::BV / 8, F::threads>(sh->raw.v, p->v, n * STEP, p->left);
+    fetch_rows<F::BV / 8, F::threads>(sh->raw.b, p->b, n * STEP, p->left);
+}
+
+template <class F>
+__device__ void convert(struct shared<F> *sh, int n)
+{
+    constexpr int KC = F::K / 8, VC = F::BV / 8;
+    float a[8], b[8];
+
+    for (int i = threadIdx.x; i < STEP * KC; i += F::threads) {
+        const int r = i / KC, c = i % KC * 8;
+        unpack(a, *(const uint4 *)&sh->raw.k[r][c]);
+        put_keys<F>(sh->key[r], a, c, 1.f);
+        unpack(a, *(const uint4 *)&sh->raw.q[r][c]);
+        put8(&sh->query[r][c], a);
+    }
+    for (int i = threadIdx.x; i < STEP * VC; i += F::threads) {
+        const int r = i / VC, c = i % VC * 8;
+        const float m = sh->plan.up[n * STEP + r];
+        unpack(a, *(const uint4 *)&sh->raw.v[r][c]);
+        unpack(b, *(const uint4 *)&sh->raw.b[r][c]);
+        put_values(&sh->value[r][2 * c], b, a, m, m);
+    }
+}
+
+template <class F>
+__device__ void write_out(const struct shared<F> *sh, float scale, int n)
+{
+    const struct place o = sh->plan.o;
+    float a[8], b[8];
+
     for (int i = threadIdx.x; i < STEP * F::BV / 8; i += F::threads) {
-        const int u = i / (F::BV / 8), c = i % (F::BV / 8) * 8;
-        const int64_t t = at.from + step * STEP + u;
-        float a[8] = {};
-        for (int w = 0; w < F::KS; w++)
+        const int r = i / (F::BV / 8), c = i % (F::BV / 8) * 8, s = n * STEP + r;
+        for (int w = 0; w < F::KS; w++) {
+            *(float4 *)b = *(const float4 *)&sh->out[w][r][c];
+            *(float4 *)(b + 4) = *(const float4 *)&sh->out[w][r][c + 4];
             for (int e = 0; e < 8; e++)
-                a[e] += sh->out[w][u][c + e];
-        for (int e = 0; e < 8; e++)
-            a[e] *= x.scale;
-        if (t < x.v.dim[0])
-            *(uint4 *)(head_at<bf16>(x.o, t, at.h) + at.v0 + c) =
-                make_uint4(pair(a[0], a[1]), pair(a[2], a[3]), pair(a[4], a[5]), pair(a[6], a[7]));
+                a[e] = w ? a[e] + b[e] : b[e];
+        }
+        if (s < sh->plan.left)
+            *(uint4 *)(o.at + (unsigned)(s * o.row + 2 * c)) =
+                make_uint4(pair(scale * a[0], scale * a[1]), pair(scale * a[2], scale * a[3]),
+                           pair(scale * a[4], scale * a[5]), pair(scale * a[6], scale * a[7]));
     }
 }
 
 template <class F, bool SAVE, int BLOCKS>
 __global__ void __launch_bounds__(F::threads, BLOCKS) read_kernel(struct scan_io x, struct tiled w)
 {
-    extern __shared__ __align__(16) char shared[];
-    struct read_shared<F> *sh = (struct read_shared<F> *)shared;
-    const struct spot at = { (int)blockIdx.z, (int)blockIdx.y * F::BV, (int64_t)blockIdx.x * CHUNK };
-    const struct lane_of<F> me = my_lane<F>();
-    const float Ip = expf(((const float *)x.prior[0].data)[at.h]);
-    struct held<F> s;
+    extern __shared__ __align__(16) char memory[];
+    struct shared<F> *sh = (struct shared<F> *)memory;
+    struct plan *p = &sh->plan;
+    const int     lane = threadIdx.x % 32, h = blockIdx.z, v0 = blockIdx.y * F::BV;
+    const struct seat me = { h, v0, lane % 4, lane / 4 * F::VT, ((int)threadIdx.x / 32 * 4 + lane % 4) * F::KT };
+    const int64_t from = blockIdx.x * w.span_tokens, end = min(from + w.span_tokens, w.T);
+    struct held<F> a;
 
-    start_fetch(sh, x, at, 0);
-    plan_chunk(sh, x, w.docs, at);
-    held_start(&s, w, at, me);
-    for (int step = 0; step < CHUNK / STEP; step++) {
-        const int64_t t = at.from + step * STEP;
-        if (SAVE && step % (TILE / STEP) == 0 && t < w.T)
-            held_save(&s, step ? 1.f / sh->up[step * STEP - 1] : 1.f, x, t / TILE, at, me);
-        fetched();
+    held_start(&a, w, blockIdx.x, me);
+    for (int64_t t0 = from; t0 < end; t0 += TILE) {
         __syncthreads();
-        if (step)
-            write_out(sh, x, at, step - 1);
-        convert(sh, step);
+        if (t0 > from)
+            write_out(sh, x.scale, STEPS - 1);
         __syncthreads();
-        if (step + 1 < CHUNK / STEP)
-            start_fetch(sh, x, at, step + 1);
-        const unsigned base = sh->base[step / 4] >> step % 4 * STEP & 255, open = sh->open[step / 4] >> step % 4 * STEP;
-        if (base & 1)
-            held_renew(&s, sh->renew[step * STEP], open & 1, t, x, w.docs, at, me);
-        if ((base & ~1u) == 0) {
-#pragma unroll 1
-            for (int u = 0; u < STEP; u += 2) {
-                token(&s, sh, me, u, Ip * sh->up[step * STEP + u]);
-                token(&s, sh, me, u + 1, Ip * sh->up[step * STEP + u + 1]);
-            }
-        } else {
-#pragma unroll 1
-            for (int u = 0; u < STEP; u++) {
-                if (u && base >> u & 1)
-                    held_renew(&s, sh->renew[step * STEP + u], open >> u & 1, t + u, x, w.docs, at, me);
-                token(&s, sh, me, u, Ip * sh->up[step * STEP + u]);
-            }
+        if (threadIdx.x < 32)
+            make_plan(p, x, w.docs, t0, t0 == from, h, v0);
+        __syncthreads();
+        start_fetch(sh, 0);
+        if (SAVE)
+            held_store(&a, x.saved, t0 / TILE, expf(-p->before), me);
+        for (int n = 0; n < STEPS; n++) {
+            fetched();
+            __syncthreads();
+            if (n)
+                write_out(sh, x.scale, n - 1);
+            convert(sh, n);
+            __syncthreads();
+            if (n + 1 < STEPS)
+                start_fetch(sh, n + 1);
+            walk_step(&a, sh, x, w.docs, n, t0 == from, me);
         }
     }
     __syncthreads();
-    write_out(sh, x, at, CHUNK / STEP - 1);
+    write_out(sh, x.scale, STEPS - 1);
+    if ((end - from) % TILE == 0 && opens(w.docs, end, w.T))
+        held_store(&a, x.next, w.docs.seq[end - 1], expf(-p->after), me);
 }
 
 template <class F, int BLOCKS>
 static void launch(struct dev *d, const struct scan_io *x, const struct tiled *w)
 {
-    const int  bytes = sizeof(struct read_shared<F>);
-    const dim3 grid((unsigned)w->chunks, (unsigned)(w->V / F::BV), (unsigned)w->H);
+    const int  bytes = sizeof(struct shared<F>);
+    const dim3 grid((unsigned)w->spans, (unsigned)(w->V / F::BV), (unsigned)w->H);
 
     CUDA(cudaFuncSetAttribute(read_kernel<F, false, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     CUDA(cudaFuncSetAttribute(read_kernel<F, true, BLOCKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));

@@ -1,23 +1,23 @@
-/* palimpsa_states.cu - the memory at the start of every chunk, on tensor cores.
+/* palimpsa_states.cu - the memory at the start of every span, on tensor cores.
  *
- * With f_t the share of token t's write that is left at its chunk's end, a chunk adds
+ * With f_t the share of token t's write that is left at its chunk's end, a chunk of tokens adds
  *
  *   M += v' (f k)     J += b' (f k*k)
  *
- * v and b enter as they are, f k and f k*k in two bf16 parts. A block owns a span of chunks of one head and
- * BV rows of the memory, each warp 16 rows and all columns; it carries the memory from chunk to chunk, so
- * that only the few span ends are left to a scan that no product can do. */
+ * v and b enter as they are, f k and f k*k in two bf16 parts. A block owns a span of one head and BV rows of the
+ * memory, each warp 16 rows and all columns; it carries the memory from chunk to chunk. What is left is a scan over
+ * the few spans. */
 #include "palimpsa_mma.cuh"
 
-enum { STAGE = 32 };            /* tokens staged at a time */
+enum { STAGE = 32, CHUNK = 64, CHUNKS = 16 };   /* tokens staged at a time; of a chunk; chunks of a span at most */
 
 template <int K, int BV> struct span_shared {
     bf16  key[4][STAGE][K + 8];         /* f k high and low, f k*k high and low */
     bf16  value[2][2][STAGE][BV + 8];   /* v and b, twice: one used, one on its way */
-    float share[SPAN * CHUNK];          /* f */
-    float kept[SPAN];                   /* of the memory before a chunk at its end */
-    float carried[SPAN];                /* of the memory a document brings along, likewise */
-    int   doc[SPAN];                    /* the last document that begins in the chunk, -1: none */
+    float share[CHUNKS * CHUNK];          /* f */
+    float kept[CHUNKS];                   /* of the memory before a chunk at its end */
+    float carried[CHUNKS];               /* of the memory a document brings along, likewise */
+    int   doc[CHUNKS];                    /* the last document that begins in the chunk, -1: none */
 };
 
 /* The f of one chunk, by one warp: from the last token back. */
@@ -168,16 +168,16 @@ __global__ void __launch_bounds__(2 * BV) span_kernel(struct scan_io x, struct t
 {
     extern __shared__ __align__(16) char shared[];
     struct span_shared<K, BV> *sh = (struct span_shared<K, BV> *)shared;
-    const int64_t span = blockIdx.x, h = blockIdx.z, from = span * SPAN * CHUNK;
+    const int64_t span = blockIdx.x, h = blockIdx.z, from = span * w.span_tokens;
     const int warp = threadIdx.x / 32, v0 = blockIdx.y * BV;
-    const int count = (int)min((int64_t)SPAN, w.chunks - span * SPAN);
+    const int count = (int)((min(w.span_tokens, w.T - from) + CHUNK - 1) / CHUNK);
     struct rows<K> s = {};
     struct keys<K, BV> next;
     float kept = 1.f;
 
     load_keys(&next, x, from, h);
     fetch_values(sh, x, from, h, v0, 0);
-    for (int c = warp; c < SPAN; c += BV / 16)
+    for (int c = warp; c < count; c += BV / 16)
         chunk_shares(sh, x, w.docs, from + c * CHUNK, c, h);
     __syncthreads();
     for (int st = 0; st < count * CHUNK / STAGE; st++) {
@@ -193,17 +193,15 @@ __global__ void __launch_bounds__(2 * BV) span_kernel(struct scan_io x, struct t
             rows_scale(&s, sh->kept[c]);
         add_stage(&s, sh, st % 2);
         if (st % (CHUNK / STAGE) == CHUNK / STAGE - 1) {
-            const bool last = c == count - 1;
-            const int64_t to = last ? span : span * SPAN + c + 1;
             kept *= sh->kept[c];
             if (sh->doc[c] >= 0 && x.state[0].data)
                 rows_bring(&s, x, sh->doc[c], h, v0 + warp * 16, sh->carried[c]);
-            rows_store(&s, (last ? w.span : w.add) + (to * w.H + h) * w.V * K * 2, v0 + warp * 16);
-            if (threadIdx.x == 0 && v0 == 0)
-                (last ? w.span_kept : w.kept)[to * w.H + h] = kept;
         }
         __syncthreads();
     }
+    rows_store(&s, w.span + (span * w.H + h) * w.V * K * 2, v0 + warp * 16);
+    if (threadIdx.x == 0 && v0 == 0)
+        w.kept[span * w.H + h] = kept;
 }
 
 /* From what each piece adds (n floats a head) to what comes into it; in reverse from the last piece back. Eight
@@ -265,5 +263,5 @@ void palimpsa_span_states(struct dev *d, const struct scan_io *x, const struct t
     case 128: launch<128, 64>(d, x, w); break;
     default:  BUG("no span kernel for K = %d", (int)x->k.dim[2]);
     }
-    palimpsa_chain(d, w->span, w->span_kept, 2 * w->V * x->k.dim[2], w->H, w->spans, false);
+    palimpsa_chain(d, w->span, w->kept, 2 * w->V * x->k.dim[2], w->H, w->spans, false);
 }

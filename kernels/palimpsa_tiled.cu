@@ -1,10 +1,9 @@
 /* palimpsa_tiled.cu - the palimpsa scan at full speed for common shapes: scratch and the order of the passes. */
-#include "palimpsa_plain.cuh"
 #include "palimpsa_tiled.cuh"
 
-/* Shapes that have kernels; rows: those of the memory that a unit of the reverse pass owns. */
-static const struct { int K, rows, walkers, units; } shapes[] = {
-    { 48, 48, 2, 4 }, { 96, 96, 8, 1 }, { 128, 64, 8, 1 },
+/* Shapes that have kernels; rows: those of the memory that a block owns; warps of a block, blocks of a multiprocessor. */
+static const struct { int K, rows, warps, reverse_blocks, read_blocks; } shapes[] = {
+    { 16, 32, 1, 8, 16 }, { 48, 48, 2, 4, 8 }, { 64, 32, 2, 4, 8 }, { 96, 48, 4, 2, 4 }, { 128, 32, 4, 2, 4 },
 };
 
 static int shape_of(const struct scan_io *x)
@@ -24,15 +23,16 @@ bool palimpsa_tiled_fits(const struct dev *d, const struct scan_io *x)
         packs(x->q, 8) && packs(x->k, 8) && packs(x->v, 8) && packs(x->beta, 8) && packs(x->o, 8);
 }
 
-/* Tokens of a segment, so that the last wave of units is as full as can be: few long segments make fewer corrections. */
-static int64_t segment_tokens(const struct dev *d, int64_t T, int64_t jobs, int64_t units)
+/* Tokens of a piece of the row that one block walks, so that the last wave of blocks is as full as can be; long pieces
+ * are better, as each costs something of its own. */
+static int64_t piece_tokens(const struct dev *d, int64_t T, int64_t jobs, int64_t blocks, int64_t most, int64_t extra)
 {
-    const int64_t running = units * cuda_of(d)->sms;
-    int64_t best = 2048;
+    const int64_t running = blocks * cuda_of(d)->sms;
+    int64_t best = most;
     double  cost = 1e30;
 
-    for (int64_t n = 2048; n >= 128; n /= 2) {
-        const double waves = (double)ceil_div(ceil_div(T, n) * jobs, running), c = waves * ((double)n + 32);
+    for (int64_t n = most; n >= 2 * TILE; n /= 2) {
+        const double waves = (double)ceil_div(ceil_div(T, n) * jobs, running), c = waves * (double)(n + extra);
         if (c < 0.99 * cost)
             cost = c, best = n;
     }
@@ -48,22 +48,23 @@ static struct tiled tiled_of(const struct dev *d, const struct seqs *s, const st
     w.docs = (struct docs){ s->dstart, s->dseq };
     w.T = T, w.H = H, w.V = V;
     if (!backward) {
-        w.chunks    = ceil_div(T, CHUNK);
-        w.spans     = ceil_div(w.chunks, SPAN);
-        w.add       = carve(m, w.chunks * memory);
-        w.kept      = carve(m, w.chunks * H);
+        w.span_tokens = piece_tokens(d, T, H * V / shapes[shape].rows, shapes[shape].read_blocks, 1024, 32);
+        w.spans     = ceil_div(T, w.span_tokens);
         w.span      = carve(m, w.spans * memory);
-        w.span_kept = carve(m, w.spans * H);
+        w.kept      = carve(m, w.spans * H);
+        w.next      = (int *)carve(m, 1);
         return w;
     }
     w.parts     = V / shapes[shape].rows;
-    w.segment   = segment_tokens(d, T, H * w.parts, shapes[shape].units);
+    w.segment   = piece_tokens(d, T, H * w.parts, shapes[shape].reverse_blocks, 2048, 32);
     w.segments  = ceil_div(T, w.segment);
     w.grad      = carve(m, w.segments * memory);
     w.grad_kept = carve(m, w.segments * H);
-    w.check     = (float4 *)carve(m, (int64_t)cuda_of(d)->sms * shapes[shape].units * 7 * shapes[shape].rows * K * 2);
+    w.rest      = carve(m, seqs_tiles(s) * H);
+    w.check     = (float4 *)carve(m, (int64_t)cuda_of(d)->sms * shapes[shape].reverse_blocks * 7 * shapes[shape].rows * K * 2);
     w.next      = (int *)carve(m, 1);
-    w.priors    = w.segments * w.parts * shapes[shape].walkers;
+    w.dump      = carve(m, 1024);
+    w.priors    = w.segments * w.parts * shapes[shape].warps;
     w.prior     = carve(m, w.priors * H);
     if (w.parts > 1 || x->q.dim[1] != H)
         w.dq    = carve(m, w.parts * T * H * K);
@@ -82,37 +83,6 @@ int64_t palimpsa_tiled_scratch(const struct dev *d, const struct seqs *s, const 
     return m.used;
 }
 
-/* The memory at each document's end: a warp walks a row there from the start of the chunk. */
-template <int C>
-__global__ void last_kernel(struct scan_io x, struct tiled w)
-{
-    const int     n = blockIdx.x, h = blockIdx.y, v = blockIdx.z * blockDim.y + threadIdx.y, K = (int)x.k.dim[2];
-    const int64_t first = w.docs.start[n], end = w.docs.start[n + 1];
-    struct line<C> s;
-    struct seen<C> y;
-    if (v >= x.v.dim[2] || first == end)
-        return;
-
-    const int64_t c = (end - 1) / CHUNK, from = max(first, c * CHUNK), span = c / SPAN;
-    if (from == first)
-        line_load(&s, memory_at(x.state[0], n, h, v), memory_at(x.state[1], n, h, v), K);
-    else {
-        const float2 *base = (const float2 *)w.span + ((span * w.H + h) * w.V + v) * K;
-        const float2 *add = (const float2 *)w.add + ((c * w.H + h) * w.V + v) * K;
-        const float   kept = c % SPAN ? w.kept[c * w.H + h] : 1.f;
-        for (int i = 0; i < C; i++) {
-            const int j = threadIdx.x + 32 * i;
-            const float2 b = j < K ? base[j] : make_float2(0.f, 0.f), a = j < K && c % SPAN ? add[j] : make_float2(0.f, 0.f);
-            s.M[i] = kept * b.x + a.x, s.J[i] = kept * b.y + a.y;
-        }
-    }
-    for (int64_t t = from; t < end; t++) {
-        see<bf16>(&y, x, t, h, v);
-        line_write(&s, &y);
-    }
-    line_store(&s, memory_at(x.next[0], n, h, v), memory_at(x.next[1], n, h, v), K);
-}
-
 void palimpsa_tiled_forward(struct dev *d, const struct seqs *s, const struct scan_io *x, void *scratch)
 {
     struct carver m = { (char *)scratch, 0 };
@@ -120,14 +90,6 @@ void palimpsa_tiled_forward(struct dev *d, const struct seqs *s, const struct sc
 
     palimpsa_span_states(d, x, &w);
     palimpsa_read(d, x, &w);
-    if (x->next[0].data || x->next[1].data) {
-        const dim3 block(32, 4), grid((unsigned)s->n, (unsigned)w.H, (unsigned)ceil_div(w.V, 4));
-        if (x->k.dim[2] <= 64)
-            last_kernel<2><<<grid, block, 0, stream_of(d)>>>(*x, w);
-        else
-            last_kernel<4><<<grid, block, 0, stream_of(d)>>>(*x, w);
-        CUDA(cudaGetLastError());
-    }
 }
 
 void palimpsa_tiled_backward(struct dev *d, const struct seqs *s, const struct scan_io *x, const struct scan_io *g, void *scratch)

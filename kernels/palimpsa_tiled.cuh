@@ -1,7 +1,7 @@
 /* palimpsa_tiled.cuh - what the kernels of the tiled path share: its scratch, and the order of its work.
  *
- *   forward   palimpsa_states.cu   what each span of the row adds to the memory; its start; chunk starts
- *             palimpsa_read.cu     every token from its chunk's start; saves the memory before each tile
+ *   forward   palimpsa_states.cu   what each span of the row adds to the memory; then its start
+ *             palimpsa_read.cu     every token from its span's start; saves the memory before each tile
  *   backward  palimpsa_reverse.cu  every segment of the row as if no gradient came in at its end
  *             palimpsa_states.cu   the gradient that does come in at each segment's end
  *             palimpsa_correct.cu  what it adds
@@ -11,16 +11,17 @@
 #define PALIMPSA_TILED_CUH
 #include "palimpsa.cuh"
 
-enum { TILE = SEQ_TILE, CHUNK = 128, SPAN = 4 };     /* tokens a tile, a chunk; chunks a span */
+enum { TILE = SEQ_TILE };
 
 struct tiled {                  /* scratch of one call; a memory [V,K] here is pairs (M,J) */
     struct docs docs;
-    int64_t T, H, V, chunks, spans, segments, segment;      /* segment: tokens of one, a multiple of TILE */
-    float  *add, *kept;         /* forward [chunks,H,V,K,2] from the span's start, [chunks,H] share of that start */
-    float  *span, *span_kept;   /* forward [spans,H,V,K,2] [spans,H]: what a span adds and leaves, then its start */
+    int64_t T, H, V, spans, span_tokens, segments, segment;     /* tokens of a span, a segment: whole tiles */
+    float  *span, *kept;        /* forward [spans,H,V,K,2] [spans,H]: what a span adds and leaves, then its start */
     float  *grad, *grad_kept;   /* backward [segments,H,V,K,2] [segments,H]: the same for gradients, from the end */
+    float  *rest;               /* backward [tiles,H]: decay from a tile's end to its segment's */
     float4 *check;              /* backward: memories inside a tile, one place per unit that is running */
-    int    *next;               /* backward: the next piece of work */
+    int    *next;               /* the next piece of work */
+    float  *dump;               /* [1024] where gradients go that nobody wants */
     float  *dq, *dk, *decay;    /* [parts,T,H,K] x2, [parts,T,H]: V in `parts` pieces; NULL: straight out */
     float  *prior;              /* [priors,H] */
     int64_t parts, priors;
@@ -29,7 +30,6 @@ struct tiled {                  /* scratch of one call; a memory [V,K] here is p
 void palimpsa_span_states(struct dev *d, const struct scan_io *x, const struct tiled *w);
 void palimpsa_chain(struct dev *d, float *edge, const float *kept, int64_t n, int64_t H, int64_t count, bool reverse);
 void palimpsa_read(struct dev *d, const struct scan_io *x, const struct tiled *w);
-void palimpsa_last(struct dev *d, const struct seqs *s, const struct scan_io *x, const struct tiled *w);
 void palimpsa_reverse(struct dev *d, const struct scan_io *x, const struct scan_io *g, const struct tiled *w);
 void palimpsa_correct(struct dev *d, const struct scan_io *x, const struct scan_io *g, const struct tiled *w);
 

@@ -2,10 +2,11 @@
  *
  *   nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -Ilib -Ikernels \
  *        tests/scan_driver.cu kernels/palimpsa_*.cu lib/base.c -o scan_driver
- *   scan_driver check | bench | CASE...
+ *   scan_driver [fast | once] check | bench | time | CASE...     fast: no check; once: neither check nor time
  *
  * The reference is the definition in fp64, elementwise over a head's memory, every memory kept. Errors are
- * relative RMS, the worst head of each tensor; for BF16 tensors in units of what rounding the exact result costs. */
+ * relative RMS, the worst head of each tensor; for BF16 tensors in units of what rounding the exact result costs.
+ * Allowed: 2e-4 in F32; with BF16 inputs twice what rounding to BF16 costs. */
 #include "palimpsa.cuh"
 #include <algorithm>
 #include <vector>
@@ -270,6 +271,7 @@ __global__ void compare_kernel(struct tensor a, const double *r, int64_t G, int6
 }
 
 static double *sums;
+static double f32_limit;               /* relative RMS allowed where no rounding to BF16 comes last */
 static bool compare(const char *name, struct tensor a, const double *r, int64_t G, int64_t C, int heads)
 {
     double worst = 0, total[4] = {}, one[4];
@@ -288,7 +290,7 @@ static bool compare(const char *name, struct tensor a, const double *r, int64_t 
             worst = e, worst_head = h;
     }
     const double rel = sqrt(total[0] / total[1]);
-    const bool ok = total[3] == 0 && (a.type == BF16 ? worst <= 2 : worst <= 2e-4);
+    const bool ok = total[3] == 0 && (a.type == BF16 ? worst <= 2 : worst <= f32_limit);
     printf(" %s %.1e", name, rel);
     printf(a.type == BF16 ? "(%.2fx h%d)" : "(%.1e h%d)", worst, worst_head);
     if (total[3] > 0)
@@ -332,6 +334,7 @@ static bool check(const struct drive *c, const struct seqs *s, const struct scan
     struct ref y = {};
     bool ok = true;
 
+    f32_limit = c->type == BF16 ? 3.3e-3 : 2e-4;
     for (double **p : { &y.M, &y.J, &y.gM, &y.gJ })
         *p = zeros(T * VK);
     for (double **p : { &y.o, &y.var, &y.dv, &y.db })
@@ -402,7 +405,7 @@ static float timed(struct dev *d, const struct seqs *s, struct scan_io x, const 
     return median(all);
 }
 
-static bool drive(struct dev *d, const struct drive *c, bool verify)
+static bool drive(struct dev *d, const struct drive *c, bool verify, bool time)
 {
     const int64_t T = c->T, H = c->H, K = c->K, V = c->V;
     const std::vector<int32_t> start = cut(c);
@@ -456,7 +459,7 @@ static bool drive(struct dev *d, const struct drive *c, bool verify)
     CUDA(cudaDeviceSynchronize());
     if (verify)
         ok = check(c, &s, &x, &g);
-    if (c->bench)
+    if (c->bench && time)
         printf("%-8s T%ld H%ld K%ld V%ld docs %d: forward %.3f  saving %.3f  backward %.3f  both %.3f ms  (scratch %.2f GB)\n",
                c->name, (long)T, (long)H, (long)K, (long)V, c->docs, timed(d, &s, x, &g, scratch, 0),
                timed(d, &s, x, &g, scratch, 1), timed(d, &s, x, &g, scratch, 2), timed(d, &s, x, &g, scratch, 3),
@@ -482,13 +485,14 @@ int main(int argc, char **argv)
     d.priv = &cuda;
     for (const struct drive &c : drives) {
         bool wanted = argc < 2;
-        bool verify = true;
+        bool verify = true, time = true;
         for (int i = 1; i < argc; i++) {
             wanted |= !strcmp(argv[i], c.name) || !strcmp(argv[i], c.bench ? "bench" : "check") || (c.bench && !strcmp(argv[i], "time"));
-            verify &= strcmp(argv[i], "time") != 0;
+            verify &= strcmp(argv[i], "time") && strcmp(argv[i], "fast") && strcmp(argv[i], "once");
+            time   &= strcmp(argv[i], "once") != 0;
         }
         if (wanted)
-            ok &= drive(&d, &c, verify);
+            ok &= drive(&d, &c, verify, time);
     }
     printf(ok ? "all ok\n" : "SOMETHING IS WRONG\n");
     return ok ? 0 : 1;
