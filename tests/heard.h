@@ -3,7 +3,6 @@
 #define HEARD_H
 #include "base.h"
 #include <fcntl.h>
-#include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
