@@ -142,7 +142,7 @@ static void check_scans(struct bench *b, const struct scan *f)
 {
     static const int32_t odd[] = { 1, 63, 0, 64, 65, 200 };
     static const int64_t sizes[][5] = { { 1, 1, 1, 16, 16 }, { 2, 2, 4, 17, 5 }, { 2, 2, 2, 48, 48 }, { 1, 1, 2, 128, 64 },
-                                        { 1, 1, 1, 96, 192 }, { 3, 3, 3, 64, 33 } };
+                                        { 1, 1, 1, 96, 192 }, { 3, 3, 3, 64, 33 }, { 1, 1, 1, 64, 96 }, { 1, 1, 1, 128, 32 } };
 
     for (size_t i = 0; i < LEN(sizes); i++)
         for (int state = 0; state < 2; state++) {

@@ -122,7 +122,7 @@ static void palimpsa_backward(struct dev *d, const struct seqs *s, const struct 
 
     if (s->tokens > 0) {
         move_aside(d, in.next, in.state, &scratch);
-        if (palimpsa_tiled_fits(d, x) && !g->var.data)
+        if (palimpsa_tiled_fits(d, x) && !g->var.data && (!g->o.data || packs(g->o, 8)))
             palimpsa_tiled_backward(d, s, x, &in, aligned(scratch));
         else
             palimpsa_plain_backward(d, s, x, &in, aligned(scratch));
