@@ -1,21 +1,17 @@
 /* palimpsa_tiled.cu - the palimpsa scan at full speed for common shapes: scratch and the order of the passes. */
 #include "palimpsa_tiled.cuh"
 
-/* The pass over chunk states takes 64 rows at once where K is 64 or 128: other V would be read past their end. */
-static bool whole_blocks(int64_t K, int64_t V)
-{
-    return (K != 64 && K != 128) || V % 64 == 0;
-}
-
-/* Shapes that have kernels; rows: those of the memory that a block owns; warps of a block, blocks of a multiprocessor. */
-static const struct { int K, rows, warps, reverse_blocks, read_blocks; } shapes[] = {
-    { 16, 32, 1, 8, 16 }, { 48, 48, 2, 4, 8 }, { 64, 32, 2, 4, 8 }, { 96, 48, 4, 2, 4 }, { 128, 32, 4, 2, 4 },
+/* Shapes that have kernels. V: a multiple of this, the most rows that any pass takes at once; rows: those of the memory
+ * that a block owns; warps of a block, blocks of a multiprocessor. */
+static const struct { int K, V, rows, warps, reverse_blocks, read_blocks; } shapes[] = {
+    { 16, 32, 32, 1, 8, 16 }, { 48, 48, 48, 2, 4, 8 }, { 64, 64, 32, 2, 4, 8 }, { 96, 48, 48, 4, 2, 4 },
+    { 128, 64, 32, 4, 2, 4 },
 };
 
 static int shape_of(const struct scan_io *x)
 {
     for (int i = 0; i < (int)LEN(shapes); i++)
-        if (x->k.dim[2] == shapes[i].K && x->v.dim[2] % shapes[i].rows == 0 && whole_blocks(x->k.dim[2], x->v.dim[2]))
+        if (x->k.dim[2] == shapes[i].K && x->v.dim[2] % shapes[i].V == 0)
             return i;
     return -1;
 }
