@@ -21,6 +21,18 @@ static inline int test_done(const char *name)
     return test_failed != 0;
 }
 
+/* Root mean square of the difference over that of b. */
+static inline double test_distance(const float *a, const float *b, int64_t n)
+{
+    double diff = 0, size = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        diff += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(diff) / (sqrt(size) + 1e-30);
+}
+
 /* ctest counts 77 as skipped. */
 static inline int test_skip(const char *name, const char *why)
 {

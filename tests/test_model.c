@@ -115,22 +115,11 @@ static void check_recompute(const char *name, const char *device)
     unload(&m, &d);
 }
 
-static double distance(const float *a, const float *b, int64_t n)
-{
-    double diff = 0, size = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        diff += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return sqrt(diff) / (sqrt(size) + 1e-30);
-}
-
 /* All logits of one sequence, fed in pieces of the given sizes (the last repeats), through a session. */
 static void feed(struct model *m, const int32_t *ids, int T, const int *piece, int n, float *logits)
 {
     struct session s;
-    int64_t V = m->cfg.vocab, one;
+    int64_t one;
     int at = 0;
 
     CHECK(session_open(&s, m, 1) == 0);
@@ -142,7 +131,6 @@ static void feed(struct model *m, const int32_t *ids, int T, const int *piece, i
         at += (int)one;
     }
     session_close(&s);
-    (void)V;
 }
 
 /* Any split of a sequence is legal, and so is one token at a time. */
@@ -166,12 +154,12 @@ static void check_splits(const char *name, const char *device)
         CHECK(model_reserve(&m, JOB_LOGITS, T) == 0);
         model_logits(&m, &r.b, NULL, true, whole);
         feed(&m, r.token, T, (int[]){ T }, 1, parts);
-        CHECK(distance(parts, whole, m.cfg.vocab) < 1e-5);
+        CHECK(test_distance(parts, whole, m.cfg.vocab) < 1e-5);
         feed(&m, r.token, T, (int[]){ 37, 1, 2, 3, 60 }, 5, parts);
-        CHECK(distance(parts, whole, m.cfg.vocab) < 1e-4);
+        CHECK(test_distance(parts, whole, m.cfg.vocab) < 1e-4);
         if (T <= 129) {
             feed(&m, r.token, T, (int[]){ 1 }, 1, parts);
-            CHECK(distance(parts, whole, m.cfg.vocab) < 1e-4);
+            CHECK(test_distance(parts, whole, m.cfg.vocab) < 1e-4);
         }
     }
     free(whole);
@@ -213,9 +201,9 @@ static void check_packing(const char *name, const char *device)
         float *f = mem_new((size_t)n, sizeof *f);
         for (int64_t j = 0; j < n; j++)
             f[j] = (float)total[i][j];
-        if (distance(whole[i], f, n) > 2e-4)
+        if (test_distance(whole[i], f, n) > 2e-4)
             printf("  %s: gradient of %s\n", name, m.params.at[i].name);
-        CHECK(distance(whole[i], f, n) <= 2e-4);
+        CHECK(test_distance(whole[i], f, n) <= 2e-4);
         free(f);
         free(total[i]);
     }
@@ -223,18 +211,18 @@ static void check_packing(const char *name, const char *device)
     unload(&m, &d);
 }
 
-/* Prompts of 3, 17 and 40 ids side by side: each as if alone, twenty tokens long. */
+/* Prompts of 3, 17 and 40 ids side by side, then twenty most likely tokens: each as if it were alone. */
 static void check_side_by_side(const char *name)
 {
     static const int length[] = { 3, 17, 40 };
     struct model m;
     struct dev d;
     struct row r;
-    struct session all, one;
-    int32_t got[3];
-    float *logits, *alone;
+    struct session all, one[3];
     const int32_t *ids[3];
+    int32_t next[3];
     int64_t count[3];
+    float *logits, *alone;
 
     if (!load(&m, &d, name, "cpu", &(struct model_use){ 0 })) {
         CHECK(!"the golden model loads");
@@ -244,19 +232,27 @@ static void check_side_by_side(const char *name)
     alone = mem_new((size_t)(3 * m.cfg.vocab), sizeof *alone);
     row_fill(&r, 60, length, 3, (int)m.cfg.vocab);
     CHECK(session_open(&all, &m, 3) == 0);
-    for (int i = 0; i < 3; i++)
-        ids[i] = r.token + r.start[i], count[i] = length[i];
-    session_feed(&all, ids, count, logits);
     for (int i = 0; i < 3; i++) {
-        CHECK(session_open(&one, &m, 1) == 0);
-        session_feed(&one, &ids[i], &count[i], alone + i * m.cfg.vocab);
-        CHECK(distance(logits + i * m.cfg.vocab, alone + i * m.cfg.vocab, m.cfg.vocab) < 1e-5);
-        session_close(&one);
+        CHECK(session_open(&one[i], &m, 1) == 0);
+        ids[i] = r.token + r.start[i];
+        count[i] = length[i];
+    }
+    for (int step = 0; step <= 20; step++) {
+        session_feed(&all, ids, count, logits);
+        for (int i = 0; i < 3; i++) {
+            float *mine = logits + i * m.cfg.vocab, *its = alone + i * m.cfg.vocab;
+            session_feed(&one[i], &ids[i], &count[i], its);
+            CHECK(test_distance(mine, its, m.cfg.vocab) < 1e-5);
+            CHECK(argmax(mine, m.cfg.vocab) == argmax(its, m.cfg.vocab));
+        }
+        for (int i = 0; i < 3; i++) {
+            next[i] = argmax(logits + i * m.cfg.vocab, m.cfg.vocab);
+            ids[i] = &next[i];
+            count[i] = 1;
+        }
     }
     for (int i = 0; i < 3; i++)
-        got[i] = argmax(logits + i * m.cfg.vocab, m.cfg.vocab);
-    for (int i = 0; i < 3; i++)
-        CHECK(got[i] == argmax(alone + i * m.cfg.vocab, m.cfg.vocab));
+        session_close(&one[i]);
     session_close(&all);
     free(logits);
     free(alone);

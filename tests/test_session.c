@@ -30,17 +30,6 @@ static void draw_ids(int32_t *ids, int n, uint64_t stream, int64_t vocab)
         ids[i] = (int32_t)(rng_bits(11, stream, (uint64_t)i) % (uint64_t)vocab);
 }
 
-static double distance(const float *a, const float *b, int64_t n)
-{
-    double diff = 0, size = 0;
-
-    for (int64_t i = 0; i < n; i++) {
-        diff += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        size += (double)b[i] * b[i];
-    }
-    return sqrt(diff) / (sqrt(size) + 1e-30);
-}
-
 static void feed(struct session *s, const int32_t *ids, int64_t n, float *logits)
 {
     session_feed(s, &ids, &n, logits);
@@ -94,8 +83,8 @@ static void check_splits(const char *name)
         session_close(&s);
         if (!way)
             continue;
-        CHECK(distance(logits[1], logits[0], m.cfg.vocab) < 1e-5);
-        CHECK(distance(memory[1], memory[0], n) < 1e-5);
+        CHECK(test_distance(logits[1], logits[0], m.cfg.vocab) < 1e-5);
+        CHECK(test_distance(memory[1], memory[0], n) < 1e-5);
     }
     for (int i = 0; i < 2; i++) {
         free(logits[i]);
@@ -131,7 +120,7 @@ static void check_short_prompts(const char *name)
             model_logits(&m, &b, NULL, true, whole);
             ids[t] = argmax(logits, m.cfg.vocab_real);
             CHECK(ids[t] == argmax(whole, m.cfg.vocab_real));
-            CHECK(distance(logits, whole, m.cfg.vocab) < 1e-5);
+            CHECK(test_distance(logits, whole, m.cfg.vocab) < 1e-5);
             feed(&s, ids + t, 1, logits);
         }
         session_close(&s);
