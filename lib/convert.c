@@ -9,8 +9,8 @@
 
 struct convert_options convert_defaults(void)
 {
-    return (struct convert_options){ .form = "palimpsa", .score = "window", .init = "near", .eps = 1e-3, .seed = 1,
-                                     .tokens = 4096, .context = 1024, .device = "auto" };
+    return (struct convert_options){ .form = "palimpsa", .score = "window", .init = "near", .eps = 1e-3, .gain = 0.1,
+                                     .seed = 1, .tokens = 4096, .context = 1024, .device = "auto" };
 }
 
 const char *convert_action_name(enum convert_action a)
@@ -71,8 +71,8 @@ static int write_report(const struct convert *c)
     put_word(&t, "form", o->form);
     put_word(&t, "score", o->score);
     put_word(&t, "init", o->init);
-    text_add(&t, ",\n  \"eps\": %.9g,\n  \"seed\": %llu,\n  \"tokens\": %lld,\n  \"predicted\": %lld", o->eps,
-             (unsigned long long)o->seed, (long long)r->tokens, (long long)r->predicted);
+    text_add(&t, ",\n  \"eps\": %.9g,\n  \"gain\": %.9g,\n  \"seed\": %llu,\n  \"tokens\": %lld,\n  \"predicted\": %lld",
+             o->eps, o->gain, (unsigned long long)o->seed, (long long)r->tokens, (long long)r->predicted);
     if (r->compared)
         text_add(&t, ",\n  \"loss_before\": %.9g,\n  \"loss_after\": %.9g,\n  \"kl\": %.9g,\n  \"equal\": %s",
                  r->before, r->after, r->kl, r->equal ? "true" : "false");
@@ -145,6 +145,7 @@ int convert_run(const struct convert_options *o, struct convert_report *r)
         model_close(&c.into);
     st_close(c.st);
     free(c.decay);
+    free(c.evidence);
     free(c.logits);
     return status;
 }

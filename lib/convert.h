@@ -15,8 +15,8 @@ struct convert_options {
     const char *form;            /* "palimpsa", "hf" or "state-spaces" */
     const char *layers;          /* "8": so many; "3,17": these; "all"; NULL: an eighth of a Mamba2, else none */
     const char *score;           /* "window", "median", "bias-only" */
-    const char *init;            /* "near", "paper" */
-    double      eps;             /* near: softplus(b_scale) */
+    const char *init;            /* "near", "paper", "gain" */
+    double      eps, gain;       /* near: softplus(b_scale); gain: mean evidence over the prior */
     int         rank;            /* of the new projections; 0: the state size, as in the released models */
     uint64_t    seed;
     const char *calibrate;       /* shards, or a text file for the source's tokenizer; NULL: nothing is measured */

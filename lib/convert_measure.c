@@ -49,18 +49,51 @@ static int open_layer(struct model *m, struct dev *d, const struct config *c, co
     return status;
 }
 
-struct watch { double *decay; struct dev *dev; int heads; };
+struct watch { double *decay, *evidence; struct model *m; };
+
+/* What layer l's heads would have gathered by writes with softplus(b_scale) = 1 and a gate that is half open, as a
+ * fresh one is: the sum over tokens of J_t = a_t J_{t-1} + dt_t/2 mean(k_t^2), with dt_t = -log a_t / exp(A_log). */
+static void gather(const struct watch *w, const struct seqs *s, const struct scan_io *x, const float *decay)
+{
+    struct dev *d = w->m->dev;
+    int64_t H = w->m->cfg.heads, G = x->k.dim[1], K = x->k.dim[2];
+    size_t mark = arena_mark(&d->temp);
+    struct tensor flat = arena_push(&d->temp, SHAPE(F32, s->tokens, G, K));
+    float *k = mem_new((size_t)(s->tokens * G * K), sizeof *k), *A = mem_new((size_t)H, sizeof *A);
+
+    op_cast(d, flat, x->k);
+    param_get(d, &flat, k);
+    param_get(d, &params_find(&w->m->params, "backbone.layers.0.mixer.A_log")->value, A);
+    for (int64_t h = 0; h < H; h++)
+    for (int n = 0; n < s->n; n++) {
+        double J = 0;
+        for (int64_t t = s->start[n]; t < s->start[n + 1]; t++) {
+            const float *kt = k + (t * G + h * G / H) * K;
+            double ld = decay[t * H + h], square = 0;
+            for (int64_t i = 0; i < K; i++)
+                square += (double)kt[i] * kt[i];
+            J = exp(ld) * J - ld / exp(A[h]) / 2 * square / (double)K;
+            w->evidence[h] += J;
+        }
+    }
+    free(k);
+    free(A);
+    arena_pop(&d->temp, mark);
+}
 
 static void watch(void *arg, const struct layer *l, const struct seqs *s, const struct scan_io *x)
 {
     struct watch *w = arg;
+    int H = w->m->cfg.heads;
     float *decay = mem_new((size_t)tensor_count(x->decay), sizeof *decay);
 
     (void)l;
-    param_get(w->dev, &x->decay, decay);
+    param_get(w->m->dev, &x->decay, decay);
     for (int64_t t = 0; t < s->tokens; t++)
-        for (int h = 0; h < w->heads; h++)
-            w->decay[h] += decay[t * w->heads + h];
+        for (int h = 0; h < H; h++)
+            w->decay[h] += decay[t * H + h];
+    if (w->evidence)
+        gather(w, s, x, decay);
     free(decay);
 }
 
@@ -72,7 +105,8 @@ static struct tensor row_of(struct tensor x, const struct run_through *r, int64_
 /* All rows through one layer. */
 static int through(struct model *m, const struct run_through *r, struct tensor x, int layer, bool embed)
 {
-    struct watch w = { r->decay ? r->decay + (int64_t)layer * m->cfg.heads : NULL, m->dev, m->cfg.heads };
+    int64_t first = (int64_t)layer * m->cfg.heads;
+    struct watch w = { r->decay ? r->decay + first : NULL, r->evidence ? r->evidence + first : NULL, m };
     struct pass p = { .watch = r->decay ? watch : NULL, .watch_arg = &w };
 
     if (model_reserve(m, JOB_LOGITS, r->data->length))
@@ -192,10 +226,14 @@ int convert_measure(struct convert *c)
     c->decay = mem_new((size_t)(L * H), sizeof *c->decay);
     run.kept = c->kept;
     run.decay = c->decay;
+    if (!strcmp(c->o->init, "gain"))
+        run.evidence = c->evidence = mem_new((size_t)(L * H), sizeof *c->evidence);
     status = convert_run_through(c->o->from, c->o, &run);
     r->tokens = c->data.rows * c->data.length;
     for (int64_t i = 0; i < L * H; i++)
         c->decay[i] /= (double)r->tokens;
+    for (int64_t i = 0; c->evidence && i < L * H; i++)
+        c->evidence[i] /= (double)r->tokens;
     if (!c->o->calibrate) {                    /* drawn ids say nothing about windows */
         free(c->decay);
         c->decay = NULL;

@@ -19,7 +19,7 @@ void calibration_close(struct calibration *c);
 /* One run of a stored model over the calibration. */
 struct run_through {
     struct calibration *data;
-    double *decay;                       /* [layers * heads] sums of log decays; may be NULL */
+    double *decay, *evidence;            /* [layers * heads] sums of log decays, and of J below; may be NULL */
     int64_t kept;                        /* rows whose logits are looked at */
     /* Logits of the real ids of a row, [length, vocab]; 0 or -1. */
     int (*look)(void *arg, int64_t row, const struct batch *b, const float *logits, int64_t vocab);
@@ -36,7 +36,7 @@ struct convert {
     struct calibration data;
     bool          have_data;
     char          aside[4096];           /* where the result grows */
-    double       *decay;                 /* [layers * heads] means */
+    double       *decay, *evidence;      /* [layers * heads] means; evidence for --init gain only */
     float        *logits;                /* of the source, [kept * length * real ids] */
     int64_t       kept;
     bool          chosen[MAX_LAYERS];

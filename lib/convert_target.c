@@ -122,6 +122,10 @@ int convert_target(struct convert *c)
     d->native = is(o->form, "state-spaces");
     if (!d->native)
         d->rescale_prenorm = false;            /* Transformers would rescale weights that exist */
+    if (is(o->init, "gain") && is(d->family, "palimpsa"))
+        return fail("--init gain is for Mamba2's layers: expected near or paper for a model of family palimpsa");
+    if (is(o->init, "gain") && !o->calibrate)
+        return fail("--init gain matches the gain to the keys of a text: expected --calibrate");
     if (o->untie)
         d->tied = false;
     if (o->repad)

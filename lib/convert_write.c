@@ -27,13 +27,33 @@ static bool ends(const char *s, const char *tail)
     return n >= m && !strcmp(s + n - m, tail);
 }
 
+/* softplus^-1; of what is large, itself. */
+static float raw(double scale)
+{
+    return (float)(scale > 30 ? scale : log(expm1(scale)));
+}
+
+/* The scale of b that makes a head's evidence the wanted share of its prior, which is 1: evidence grows with it. */
+static double matched(const struct convert *c, const struct param *a, int64_t head)
+{
+    double most = 1e6, least = 1e-6, scale = most;
+    int layer = 0;
+
+    REQUIRE(sscanf(a->name, "backbone.layers.%d.", &layer) == 1);
+    if (c->evidence[layer * c->src.heads + head] > 0)
+        scale = c->o->gain / c->evidence[layer * c->src.heads + head];
+    return scale > most ? most : scale < least ? least : scale;
+}
+
 float convert_fresh(const struct convert *c, const struct param *a, int64_t j)
 {
     struct param p = *a;
 
     if (ends(a->name, ".b_scale") && !strcmp(c->o->init, "near"))
-        p.draw = draw_const, p.a = (float)log(expm1(c->o->eps));     /* softplus^-1 */
-    else if (ends(a->name, ".b_scale"))
+        return raw(c->o->eps);
+    if (ends(a->name, ".b_scale") && !strcmp(c->o->init, "gain"))
+        return raw(matched(c, a, j));
+    if (ends(a->name, ".b_scale"))
         p.draw = draw_uniform, p.a = 0.1f, p.b = 1;
     return p.draw(c->o->seed, rng_stream(a->name), j, &p);
 }

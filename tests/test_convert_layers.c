@@ -3,6 +3,8 @@
 #include "ckpt_parts.h"
 #include "convert_model.h"
 #include "json.h"
+#include "opened.h"
+#include "plasticity.h"
 #include "scratch.h"
 #include "torch_file.h"
 #include <sys/stat.h>
@@ -135,6 +137,8 @@ static void test_more_layers(void)
     CHECK(!convert_run(&o, &said) && said.swapped == 6 && said.kl > 0);
     o.layers = NULL, o.to = place("none");
     CHECK(convert_refused(&o, "choosing 1 of 6", "--calibrate"));
+    o.layers = "0,", o.init = "gain";
+    CHECK(convert_refused(&o, "--init gain", "expected --calibrate"));
 }
 
 /* The ablation's unused parameters are drawn anew where they are put to use, and go elsewhere. */
@@ -162,6 +166,8 @@ static void test_palimpsa_family(void)
     }
     st_close(a);
     st_close(b);
+    o.init = "gain", o.to = place("x");
+    CHECK(convert_refused(&o, "--init gain is for Mamba2's layers", "family palimpsa"));
     o = convert_to(convert_golden("palimpsa_d"), place("x"), "hf");
     CHECK(convert_refused(&o, "family palimpsa", "hf"));
     o = convert_to(convert_golden("palimpsa_m_hybrid"), place("x"), "hf");
@@ -210,6 +216,36 @@ static bool write_shard(const char *path)
     return true;
 }
 
+/* Heads' evidence is what was asked, give or take that gates are not exactly half open and that figures are of the end. */
+static void check_gain(const char *dir, double want)
+{
+    struct plasticity p = { 0 };
+    struct loader_options lo = { .files = place("held.bin"), .tokens = 512, .context = 512, .eot = -1, .join = true };
+    struct opened m;
+    struct loader l;
+    double sum = 0;
+    int n;
+
+    REQUIRE(!opened_open(&m, dir, "cpu", "fp32", 2, &(struct model_use){ 0 }) && !loader_open(&l, &lo) &&
+            !plasticity_open(&p, &m.model, 512));
+    for (int64_t i = 0; i < 4; i++) {
+        struct batch b;
+        REQUIRE(!loader_read(&l, i, &b));
+        plasticity_add(&p, b.token, 512);
+    }
+    plasticity_finish(&p);
+    n = m.model.cfg.layers * m.model.cfg.heads;
+    for (int i = 0; i < n; i++) {
+        CHECK(p.at[i].gain > want / 3 && p.at[i].gain < want * 3);
+        sum += p.at[i].gain;
+    }
+    printf("gain: wanted %g, mean %.4f\n", want, sum / n);
+    CHECK(sum / n > want * 0.7 && sum / n < want * 1.4);
+    plasticity_close(&p);
+    loader_close(&l);
+    opened_close(&m);
+}
+
 /* A trained model: the converted one starts next to it, whichever layers were taken. */
 static void test_trained(void)
 {
@@ -234,6 +270,12 @@ static void test_trained(void)
     o.to = place("paper"), o.init = "paper";
     CHECK(!convert_run(&o, &said));
     printf("layers all, paper: loss %.6f -> %.6f, KL %.3g\n", said.before, said.after, said.kl);
+    for (double gain = 0.03; gain < 1; gain *= 10) {
+        o.to = place(gain < 0.1 ? "gain0" : "gain1"), o.init = "gain", o.gain = gain;
+        CHECK(!convert_run(&o, &said));
+        printf("layers all, gain %g: loss %.6f -> %.6f, KL %.3g\n", gain, said.before, said.after, said.kl);
+        check_gain(o.to, gain);
+    }
     o = convert_to(NULL, place("sharded"), "state-spaces");
     str_format(from, sizeof from, "%s/data/checkpoints/mamba2-char-shakespeare/hf-sharded-bf16", test_reference());
     o.from = from, o.check = true;

@@ -16,7 +16,7 @@
 # --device D, --dtype T     as in palimpsa pretrain                                  [auto, fp32]
 # --seeds "1 2 3"           of weights and order                                     [1]
 # --score "S ...", --init "I ..."   of palimpsa convert; every pair is tried         [window, near]
-#                           near=0.1 is near with --eps 0.1
+#                           near=0.1 and gain=0.1 are these rules with --eps 0.1 and --gain 0.1
 # --layers L                to convert: a count or a list like 3,7                   [a quarter]
 # --train WHAT, --factor X  of the converted model: as in palimpsa finetune          [all, 10]
 # --width, --depth, --head, --state     of the model
@@ -136,11 +136,11 @@ for seed in $seeds; do
     for score in $scores; do
         for init in $inits; do
             name=$score-$init
-            case $init in near=*) eps=${init#near=} ;; *) eps= ;; esac
+            case $init in near=*) rule="near --eps ${init#*=}" ;; gain=*) rule="gain --gain ${init#*=}" ;; *) rule=$init ;; esac
             if [ ! -e "$dir/$name" ]; then
                 say "seed $seed: convert layers ($layers) by $score, $init"
                 "$palimpsa" convert "$dir/source" "$dir/$name" --layers "$layers" --score "$score" \
-                    --init "${init%%=*}" ${eps:+--eps "$eps"} --calibrate "$shards/train*.pts" \
+                    --init $rule --calibrate "$shards/train*.pts" \
                     --tokens $((16 * context)) --context "$context" --seed "$seed" --device "$device" >"$dir/$name.txt"
             fi
             run "$dir/$name-tuned" "$tune" "$tunelr" finetune --from "$dir/$name" --seed $order --train "$train" \

@@ -49,6 +49,14 @@ run convert hf x --layers 7
 status 1
 stderr 'error: --layers 7: expected a count from 0 to 3, layers separated by commas, or all'
 
+run convert hf x --init gain --layers 1,
+status 1
+stderr 'error: --init gain matches the gain to the keys of a text: expected --calibrate'
+
+run convert hf x --init gain --gain 0
+status 2
+stderr_has '--gain'
+
 run convert hf x --to gguf
 status 2
 stderr_has 'palimpsa|hf|state-spaces'

@@ -31,18 +31,18 @@ for part in train held-out; do
 done
 little="--palimpsa $palimpsa --shards shards --out x --size tiny --width 16 --depth 3 --head 16 --state 4 --context 32
     --batch-tokens 128 --steps 4 --tune-steps 2 --device cpu --eval-tokens 1 --layers 1"
-experiment $little --seeds '1 2' --init 'near near=10'
+experiment $little --seeds '1 2' --init 'near gain=0.2'
 status 0
 stdout_has '| model | 32 | 64 | 128 | 256 |'
 stdout_has 'Mean held-out loss over 2 seeds (standard deviation), nats a token, 256 predictions'
-stdout_has '| window-near=10-tuned - source-tuned | '
+stdout_has '| window-gain=0.2-tuned - source-tuned | '
 # 2 seeds, 6 models, 4 lengths of window
 [ "$(wc -l <work/x/results.tsv)" = 49 ] && [ "$(grep -c swapped work/x/layers.tsv)" = 4 ] ||
     { wrong; echo "  results.tsv or layers.tsv has other lines"; }
 grep -q "	source-tuned	0	[0-9.]*	256$" work/x/positions.tsv || { wrong; echo "  positions.tsv lacks a line"; }
 
 cp work/x/results.md .result/before
-experiment $little --seeds '1 2' --init 'near near=10'
+experiment $little --seeds '1 2' --init 'near gain=0.2'
 status 0
 same before <work/x/results.md
 grep -q pretrain .result/stderr && { wrong; echo "  trained again what was finished"; }
