@@ -14,6 +14,7 @@ extern const struct cmd cmd_eval;
 struct eval {
     const char *dir, *device, *dtype, *field, *unigram, *out;
     struct opt_list data;
+    struct opt_numbers lengths, depths;
     int64_t context, limit, shown;
     int threads;
     bool by_position, quiet;
@@ -210,8 +211,8 @@ static int understand(struct eval *e, int n, const char **argv)
     if (!e->task.score_only && !e->dir)
         return fail("eval: expected --model");
     if (e->task.score_only && (nll || !e->task.task->scores))
-        return fail("eval: --score-only is for longbench");
-    if (!e->task.score_only && !e->data.n)
+        return fail("eval: --score-only is for longbench and babilong");
+    if (!e->task.score_only && !e->data.n && (nll || !e->task.task->generates))
         return fail("eval: expected data%s", nll ? ": text, .jsonl, .pts or .bin" : "");
     return 0;
 }
@@ -226,6 +227,8 @@ static int run_task(struct eval *e)
     r->files = e->data.n;
     r->context = e->context;
     r->limit = e->limit;
+    r->lengths = (struct axis){ e->lengths.at, e->lengths.n };
+    r->depths = (struct axis){ e->depths.at, e->depths.n };
     r->results = &e->results;
     if (r->m) {
         results_say(r->results, "device", e->device);
@@ -261,9 +264,19 @@ static int eval(int argc, const char **argv)
         OPT("log", &e.task.log, "FILE", "write every request and its log-probability"),
         OPT("labels", &e.task.labels, "FILE", "answers that are in a file of their own (piqa, siqa)"),
         OPT("config", &e.task.config, "DIR", "LongBench's dataset2prompt.json and dataset2maxlen.json"),
-        OPT("predictions", &e.task.predictions, "DIR", "where LongBench's answers go, or go on"),
+        OPT("predictions", &e.task.predictions, "DIR", "where answers go, or go on (longbench, niah, babilong)"),
         OPT("score-only", &e.task.score_only, "DIR", "score the predictions there, without a model"),
         OPT("prompts", &e.task.prompts, "FILE", "write LongBench's prompts"),
+        OPT("forms", &e.task.forms, "LIST", "of niah: single_1, single_2, single_3, multikey_1, multikey_2, multikey_3"),
+        OPT("lengths", &e.lengths, "LIST", "tokens of generated prompts with their answers: 1Ki,2Ki,4Ki (niah, babilong)",
+            .range = "[1,2e9]"),
+        OPT("depths", &e.depths, "LIST", "where needles stand, in percent (niah)", .range = "[0,100]"),
+        OPT("samples", &e.task.samples, "N", "of a length and depth; 0: 10 (niah), 100 (babilong)", .range = "[0,)"),
+        OPT("answer-tokens", &e.task.answer_tokens, "N", "most tokens of an answer; 0: 128 (niah), 20 (babilong)",
+            .range = "[0,)"),
+        OPT("background", &e.task.background, "FILE", "prose between needles or facts: text or .jsonl"),
+        OPT("wording", &e.task.wording, "FILE", "JSON with the texts of prompts (niah, babilong)"),
+        OPT("seed", &e.task.seed, "N", "of generated prompts"),
         OPT("chat", &e.task.chat, "TEXT", "with {prompt} in it: wrap LongBench's prompts, but for 6 tasks"),
         OPT("indel", &e.task.indel, NULL, "code similarity as fuzzywuzzy's C extension has it, not as difflib"),
         OPT("buckets", &e.task.buckets, NULL, "LongBench-E: by length"),
@@ -292,6 +305,8 @@ static int eval(int argc, const char **argv)
             opened_close(&e.m);
     }
     free(e.data.at);
+    free(e.lengths.at);
+    free(e.depths.at);
     return n < 0 ? 2 : status;
 }
 

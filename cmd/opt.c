@@ -192,12 +192,39 @@ static int set_real(const struct opt *o, const char *s)
     return 0;
 }
 
+/* Later lists follow earlier ones. */
+static int set_numbers(const struct opt *o, const char *s)
+{
+    struct opt_numbers *l = o->value;
+
+    for (bool more = true; more;) {
+        size_t n = strcspn(s, ",");
+        char one[64];
+        int64_t whole;
+        double x = NAN;
+        bool ok = str_format(one, sizeof one, "%.*s", (int)n, s);
+
+        if (ok && whole_number(one, &whole))
+            x = (double)whole;
+        else
+            ok = ok && real_number(one, &x);
+        if (!ok || !in_range(o->range, x))
+            return refuse(o, "numbers", one);
+        l->at = mem_grow(l->at, (size_t)l->n + 1, sizeof *l->at);
+        l->at[l->n++] = x;
+        more = s[n];
+        s += n + more;
+    }
+    return 0;
+}
+
 static int set_value(const struct opt *o, const char *s)
 {
     switch (o->kind) {
     case OPT_INT_: case OPT_LONG_: case OPT_U64_: return set_whole(o, s);
     case OPT_FLOAT_: case OPT_DOUBLE_:            return set_real(o, s);
     case OPT_STR_: case OPT_LIST_:                return set_string(o, s);
+    case OPT_NUMBERS_:                            return set_numbers(o, s);
     case OPT_BOOL_: case OPT_END_:                break;
     }
     BUG("--%s takes no value", o->name);
@@ -220,7 +247,7 @@ static void default_text(const struct opt *o, char *out, size_t size)
         s = *(const char **)o->value;
         str_format(out, size, "%s", s ? s : "");
         break;
-    case OPT_LIST_: case OPT_END_: break;
+    case OPT_LIST_: case OPT_NUMBERS_: case OPT_END_: break;
     }
 }
 

@@ -6,10 +6,11 @@
 #include <math.h>
 
 extern const struct task task_longbench, task_lambada, task_lambada_standard, task_piqa, task_hellaswag,
-                         task_winogrande, task_arc_easy, task_arc_challenge, task_siqa, task_boolq, task_wikitext;
+                         task_winogrande, task_arc_easy, task_arc_challenge, task_siqa, task_boolq, task_wikitext, task_niah, task_babilong;
 static const struct task *const tasks[] = {
     &task_lambada, &task_lambada_standard, &task_piqa, &task_hellaswag, &task_winogrande, &task_arc_easy,
-    &task_arc_challenge, &task_siqa, &task_boolq, &task_wikitext, &task_longbench
+    &task_arc_challenge, &task_siqa, &task_boolq, &task_wikitext, &task_longbench, &task_niah,
+    &task_babilong
 };
 
 const struct task *task_next(const struct task *t)
@@ -46,6 +47,10 @@ void result_add(struct results *r, const struct result *x)
     text_add(t, "%s\n    {\"task\": \"%s\", \"metric\": \"%s\"", t->n ? "," : "", x->task, x->metric);
     if (x->part)
         text_add(t, ", \"part\": \"%s\"", x->part);
+    if (x->length)
+        text_add(t, ", \"length\": %lld", (long long)x->length);
+    if (x->depth)
+        text_add(t, ", \"depth\": %.6g", *x->depth);
     real(t, "value", x->value);
     if (!x->open)
         real(t, "percent", 100 * x->value);
@@ -64,8 +69,12 @@ void result_show(struct results *r, const struct result *x)
 {
     if (!r->list.n)
         printf("task\tmetric\tvalue\tstderr\tn\ttruncated\tskipped\n");
-    printf("%s%s%s\t%s\t%.6g\t%.4g", x->task, x->part ? " " : "", x->part ? x->part : "", x->metric,
-           plain_nan(x->value), plain_nan(x->error));
+    printf("%s%s%s", x->task, x->part ? " " : "", x->part ? x->part : "");
+    if (x->length)
+        printf(" %lld", (long long)x->length);
+    if (x->depth)
+        printf(" %.6g%%", *x->depth);
+    printf("\t%s\t%.6g\t%.4g", x->metric, plain_nan(x->value), plain_nan(x->error));
     printf("\t%lld\t%lld\t%lld\n", (long long)x->n, (long long)x->truncated, (long long)x->skipped);
     result_add(r, x);
 }

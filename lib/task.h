@@ -12,6 +12,8 @@ EXTERN_C_BEGIN
 struct result {
     const char *task, *metric;
     const char *part;                    /* which rows: "0-4k"; NULL all */
+    int64_t length;                      /* tokens of their context; 0: any */
+    const double *depth;                 /* where in it the answer stands, in percent; NULL anywhere */
     double  value, error;                /* error: standard error; NAN unknown */
     int64_t n, truncated, skipped;       /* samples that count; that were cut; that were left out */
     bool    open;                        /* not a share: a perplexity, bits */
@@ -37,13 +39,18 @@ struct task_run {
     const char *const *data;
     int                files;
     const char *config, *predictions, *score_only, *prompts, *chat, *log, *labels;
+    const char *forms, *background, *wording;       /* of generated prompts: which, a file of text, a file of words */
+    struct axis { const double *at; int n; } lengths, depths;       /* of them, in tokens and percent; n 0: unsaid */
+    int64_t  samples, answer_tokens;     /* of a length and depth; of an answer; 0: the task's own */
+    uint64_t seed;
     bool    indel, buckets, skip_long, separator;
     int64_t limit, context, batch;       /* samples, tokens of one, samples side by side; 0: all, any, - */
 };
 struct task {
     const char *name, *brief;
-    bool        scores;                  /* can score files without a model */
     int       (*run)(struct task_run *r);
+    bool        scores;                  /* can score files without a model */
+    bool        generates;               /* needs no data */
 };
 const struct task *task_find(const char *name);
 const struct task *task_next(const struct task *t);                    /* NULL starts */

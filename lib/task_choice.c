@@ -249,12 +249,12 @@ static int run_lambada(struct task_run *r)
     return status;
 }
 
-const struct task task_lambada = { "lambada", "last words, OpenAI's version of the data", false, run_lambada };
-const struct task task_lambada_standard = { "lambada_standard", "last words", false, run_lambada };
-const struct task task_piqa = { "piqa", "which way to do a thing", false, run_choice };
-const struct task task_hellaswag = { "hellaswag", "which ending", false, run_choice };
-const struct task task_winogrande = { "winogrande", "whom a pronoun means", false, run_choice };
-const struct task task_arc_easy = { "arc_easy", "science questions", false, run_choice };
-const struct task task_arc_challenge = { "arc_challenge", "harder ones", false, run_choice };
-const struct task task_siqa = { "siqa", "how people act and feel", false, run_choice };
-const struct task task_boolq = { "boolq", "yes or no about a passage", false, run_choice };
+const struct task task_lambada = { "lambada", "last words, OpenAI's version of the data", .run = run_lambada };
+const struct task task_lambada_standard = { "lambada_standard", "last words", .run = run_lambada };
+const struct task task_piqa = { "piqa", "which way to do a thing", .run = run_choice };
+const struct task task_hellaswag = { "hellaswag", "which ending", .run = run_choice };
+const struct task task_winogrande = { "winogrande", "whom a pronoun means", .run = run_choice };
+const struct task task_arc_easy = { "arc_easy", "science questions", .run = run_choice };
+const struct task task_arc_challenge = { "arc_challenge", "harder ones", .run = run_choice };
+const struct task task_siqa = { "siqa", "how people act and feel", .run = run_choice };
+const struct task task_boolq = { "boolq", "yes or no about a passage", .run = run_choice };

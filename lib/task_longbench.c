@@ -5,14 +5,11 @@
 #define _POSIX_C_SOURCE 200809L
 #include "score_file.h"
 #include "sha256.h"
+#include "task_kept.h"
 #include "task_prompt.h"
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-enum { BATCH = 8 };
 
 struct longbench {
     struct task_run *r;
@@ -105,12 +102,8 @@ static int add_row(struct longbench *l, struct group *g, struct json *row, int64
 static int stops_of(struct longbench *l, const struct score_task *t, int32_t stop[3])
 {
     struct bpe_ids line = { 0 };
-    int n = 0;
+    int n = greedy_stops(l->r->m, stop);
 
-    if (l->session.model->cfg.eos >= 0)
-        stop[n++] = l->session.model->cfg.eos;
-    if (bpe_eot(l->r->m->bpe) >= 0 && (!n || stop[0] != bpe_eot(l->r->m->bpe)))
-        stop[n++] = bpe_eot(l->r->m->bpe);
     if (!strcmp(t->name, "samsum") && bpe_encode(l->r->m->encoder, &line, "\n", 1, 0) > 0)
         stop[n++] = line.at[line.n - 1];
     bpe_ids_free(&line);
@@ -134,6 +127,7 @@ static int answer_group(struct longbench *l, struct group *g, FILE *out)
     int32_t stop[3];
     int64_t most;
     struct greedy how = { .stop = stop, .stops = stops_of(l, g->task, stop), .one = !strcmp(g->task->name, "samsum") };
+    int status = 0;
 
     if (json_int(l->lengths, g->task->name, &most) <= 0 || most < 1)
         return fail("dataset2maxlen.json has no '%s'", g->task->name);
@@ -151,39 +145,12 @@ static int answer_group(struct longbench *l, struct group *g, FILE *out)
         copy_member(&line, g->row[i], "all_classes");
         text_add(&line, ", ");
         copy_member(&line, g->row[i], "length");
-        fprintf(out, "%s}\n", line.at);
+        text_add(&line, "}\n");
+        status = status ? status : kept_add(out, &line);
         text_free(&line);
         text_free(&pred);
     }
-    return fflush(out) ? fail("%s: predictions: %s", g->task->name, strerror(errno)) : 0;
-}
-
-/* Opens the task's predictions behind their last whole line; *done: how many there are. */
-static FILE *continue_file(const char *path, int64_t *done)
-{
-    FILE *f = fopen(path, "a+b");
-    int64_t whole = 0, at = 0;
-    int c;
-
-    *done = 0;
-    if (!f) {
-        fail("%s: %s", path, strerror(errno));
-        return NULL;
-    }
-    rewind(f);
-    while ((c = getc(f)) != EOF) {
-        at++;
-        if (c == '\n') {
-            whole = at;
-            ++*done;
-        }
-    }
-    if (ferror(f) || (at > whole && ftruncate(fileno(f), (off_t)whole))) {
-        fail("%s: %s", path, strerror(errno));
-        fclose(f);
-        return NULL;
-    }
-    return f;
+    return status;
 }
 
 static void drop_rows(struct group *g)
@@ -236,23 +203,22 @@ static int answer_file(struct longbench *l, const char *path)
     struct group g = { .task = score_task(base) };
     int64_t done = 0, all = count_lines(path);
     struct lines *rows;
-    char name[4200];
     FILE *out = NULL;
     int status = -1;
 
     if (!g.task)
         return fail("%s: no task of LongBench is named so", path);
-    if (!str_format(name, sizeof name, "%s/%s.jsonl", l->r->predictions, g.task->name) || !(rows = lines_open(path)))
+    if (!(rows = lines_open(path)))
         return -1;
     all = l->r->limit && l->r->limit < all ? l->r->limit : all;
     l->clock = (struct task_clock){ 0 };
     g.row = mem_new((size_t)l->batch, sizeof *g.row);
     g.prompt = mem_new((size_t)l->batch, sizeof *g.prompt);
     g.answer = mem_new((size_t)l->batch, sizeof *g.answer);
-    if ((out = continue_file(name, &done)))
+    if ((out = kept_open(l->r, g.task->name, &done)))
         status = answer_rows(l, &g, rows, out, done, all);
     if (out && fclose(out))
-        status = fail("%s: %s", name, strerror(errno));
+        status = fail("%s: %s", l->r->predictions, strerror(errno));
     for (int i = 0; i < l->batch; i++) {
         bpe_ids_free(&g.prompt[i]);
         bpe_ids_free(&g.answer[i]);
@@ -264,33 +230,6 @@ static int answer_file(struct longbench *l, const char *path)
     return status;
 }
 
-/* Creates the directory of predictions, or finds it made by the same model and settings. */
-static int claim(struct longbench *l)
-{
-    struct text now = { 0 };
-    char path[4200], hash[65], *was = NULL;
-    size_t n = 0;
-    int status = 0;
-
-    if (model_hash(hash, l->r->m->dir))
-        return -1;
-    text_add(&now, "{\n  \"model_hash\": \"%s\",\n  \"context\": %lld,\n  \"separator\": %s,\n  \"chat\": ", hash,
-             (long long)l->r->context, l->r->separator ? "true" : "false");
-    text_string(&now, l->r->chat ? l->r->chat : "", l->r->chat ? strlen(l->r->chat) : 0);
-    text_add(&now, "\n}\n");
-    if (mkdir(l->r->predictions, 0777) && errno != EEXIST)
-        status = fail("%s: %s", l->r->predictions, strerror(errno));
-    else if (!str_format(path, sizeof path, "%s/settings.json", l->r->predictions))
-        status = fail("%s: path too long", l->r->predictions);
-    else if (access(path, F_OK))
-        status = file_write(path, now.at, now.n);
-    else if (!(was = file_read(path, &n)) || n != now.n || memcmp(was, now.at, n))
-        status = fail("%s: the predictions here are of another model or other settings", l->r->predictions);
-    free(was);
-    text_free(&now);
-    return status;
-}
-
 static int answer_all(struct longbench *l)
 {
     struct task_run *r = l->r;
@@ -299,11 +238,11 @@ static int answer_all(struct longbench *l)
     if (!r->config || !r->predictions || !r->files)
         return fail("longbench: needs --config, --predictions and --data, or --score-only");
     if (opened_need_tokenizer(r->m) || !(l->patterns = read_config(r->config, "dataset2prompt.json")) ||
-        !(l->lengths = read_config(r->config, "dataset2maxlen.json")) || claim(l))
+        !(l->lengths = read_config(r->config, "dataset2maxlen.json")) || kept_claim(r, "settings.json", ""))
         return -1;
     if (r->prompts && !(l->prompts = fopen(r->prompts, "w")))
         return fail("%s: %s", r->prompts, strerror(errno));
-    l->batch = r->batch > 0 && r->batch < 4096 ? (int)r->batch : BATCH;
+    l->batch = greedy_side(r);
     status = session_open(&l->session, &r->m->model, l->batch);
     for (int i = 0; i < r->files && !status; i++)
         status = answer_file(l, r->data[i]);
@@ -418,4 +357,4 @@ static int run(struct task_run *r)
     return status ? -1 : score_all(&l, dir, !r->score_only);
 }
 
-const struct task task_longbench = { "longbench", "21 tasks on long texts, answered and scored", true, run };
+const struct task task_longbench = { "longbench", "21 tasks on long texts, answered and scored", .run = run, .scores = true };

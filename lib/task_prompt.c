@@ -5,24 +5,25 @@
 
 #define REPLACEMENT "\xEF\xBF\xBD"          /* U+FFFD */
 
-static int fill_name(struct text *out, const char *name, size_t n, const struct json *row)
+/* What stands for {name}: from a row, or from a list of words. */
+static const char *value_of(const char *name, const struct json *row, const struct prompt_word *word)
 {
-    char key[64];
-    const char *value;
+    const char *value = NULL;
 
-    if (!str_format(key, sizeof key, "%.*s", (int)n, name))
-        return fail("prompt: a name in braces is too long");
-    if (json_string(row, key, &value) <= 0)
-        return fail("prompt: the row has no '%s'", key);
-    text_add(out, "%s", value);
-    return 0;
+    if (row)
+        return json_string(row, name, &value) > 0 ? value : NULL;
+    while (word->name && strcmp(word->name, name))
+        word++;
+    return word->name ? word->value : NULL;
 }
 
-int prompt_fill(struct text *out, const char *pattern, const struct json *row)
+static int fill(struct text *out, const char *pattern, const struct json *row, const struct prompt_word *word)
 {
     text_add(out, "%s", "");
     for (const char *p = pattern; *p;) {
         size_t n = strcspn(p, "{}");
+        const char *end = p[n] == '{' ? strchr(p + n, '}') : NULL, *value = NULL;
+        char name[64];
 
         text_add(out, "%.*s", (int)n, p);
         p += n;
@@ -31,16 +32,28 @@ int prompt_fill(struct text *out, const char *pattern, const struct json *row)
         if (p[0] == p[1]) {
             text_add(out, "%c", *p);
             p += 2;
-        } else {
-            const char *end = *p == '{' ? strchr(p, '}') : NULL;
-            if (!end)
-                return fail("prompt: a brace has no partner: %.40s", p);
-            if (fill_name(out, p + 1, (size_t)(end - p - 1), row))
-                return -1;
-            p = end + 1;
+            continue;
         }
+        if (!end)
+            return fail("prompt: a brace has no partner: %.40s", p);
+        if (!str_format(name, sizeof name, "%.*s", (int)(end - p - 1), p + 1))
+            return fail("prompt: a name in braces is too long");
+        if (!(value = value_of(name, row, word)))
+            return fail("prompt: %s no '%s'", row ? "the row has" : "there is", name);
+        text_add(out, "%s", value);
+        p = end + 1;
     }
     return 0;
+}
+
+int prompt_fill(struct text *out, const char *pattern, const struct json *row)
+{
+    return fill(out, pattern, row, NULL);
+}
+
+int prompt_fill_words(struct text *out, const char *pattern, const struct prompt_word *word)
+{
+    return fill(out, pattern, NULL, word);
 }
 
 /* How many bytes at p, where no character starts, are one broken beginning of one. */
@@ -173,6 +186,23 @@ int prompt_wrap(struct text *prompt, const char *chat)
     text_free(prompt);
     *prompt = whole;
     return 0;
+}
+
+int greedy_stops(const struct opened *m, int32_t stop[2])
+{
+    int32_t eos = m->model.cfg.eos, eot = bpe_eot(m->bpe);
+    int n = 0;
+
+    if (eos >= 0)
+        stop[n++] = eos;
+    if (eot >= 0 && eot != eos)
+        stop[n++] = eot;
+    return n;
+}
+
+int greedy_side(const struct task_run *r)
+{
+    return r->batch > 0 && r->batch < 4096 ? (int)r->batch : 8;
 }
 
 static bool is_stop(const struct greedy *g, int32_t id)

@@ -7,6 +7,9 @@ EXTERN_C_BEGIN
 
 /* Fills {name} with the row's member of that name; {{ and }} are braces. 0, or -1 with the reason. */
 int prompt_fill(struct text *out, const char *pattern, const struct json *row);
+/* The same from a list that ends with a name of NULL. */
+struct prompt_word { const char *name, *value; };
+int prompt_fill_words(struct text *out, const char *pattern, const struct prompt_word *word);
 /* Longer than `most` tokens, the first and the last half of it remain, each decoded by itself. 1 when it
  * was cut, 0 when not, -1 with the reason. */
 int prompt_cut(struct task_run *r, struct text *prompt, int64_t most);
@@ -22,6 +25,8 @@ struct greedy {
     bool           one;              /* the first token is none of them */
 };
 /* Answers n <= s->n prompts side by side; out[i].n grows. */
+int  greedy_stops(const struct opened *m, int32_t stop[2]);      /* the ids that end a text; returns how many */
+int  greedy_side(const struct task_run *r);                      /* sequences side by side */
 void greedy(struct session *s, const struct bpe *b, const struct bpe_ids *prompt, int n, const struct greedy *g,
             struct bpe_ids *out);
 

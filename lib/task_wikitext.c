@@ -238,4 +238,4 @@ static int run(struct task_run *r)
     return status;
 }
 
-const struct task task_wikitext = { "wikitext", "perplexity per word and byte of WikiText's pages", false, run };
+const struct task task_wikitext = { "wikitext", "perplexity per word and byte of WikiText's pages", .run = run };
