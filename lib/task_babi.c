@@ -36,8 +36,9 @@ void babi_add(struct babi *b, const struct babi_question *q)
 {
     if (b->n == b->cap)
         b->at = mem_grow(b->at, (size_t)(b->cap = 2 * b->cap + 256), sizeof *b->at);
-    b->at[b->n++] = (struct babi_question){ q->task, copy(q->fact, strlen(q->fact)),
-                                            copy(q->question, strlen(q->question)), copy(q->target, strlen(q->target)) };
+    b->at[b->n++] = (struct babi_question){ .task = q->task, .fact = copy(q->fact, strlen(q->fact)),
+                                            .question = copy(q->question, strlen(q->question)),
+                                            .target = copy(q->target, strlen(q->target)) };
 }
 
 void babi_free(struct babi *b)

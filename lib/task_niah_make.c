@@ -9,7 +9,8 @@
 #include <math.h>
 
 static const struct niah_form forms[] = {
-    { "single_1", NOISE, WORD, NUMBER, 1 }, { "single_2", PROSE, WORD, NUMBER, 1 }, { "single_3", PROSE, WORD, UUID, 1 },
+    { "single_1", NOISE, WORD, NUMBER, 1 }, { "single_2", PROSE, WORD, NUMBER, 1 },
+    { "single_3", PROSE, WORD, UUID, 1 },
     { "multikey_1", PROSE, WORD, NUMBER, 4 }, { "multikey_2", NEEDLES, WORD, NUMBER, 1 },
     { "multikey_3", NEEDLES, UUID, UUID, 1 }
 };

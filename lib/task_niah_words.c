@@ -4,19 +4,20 @@
 #include "task_niah.h"
 
 const char *const niah_adjective[64] = {
-    "amber", "ancient", "bitter", "blue", "bold", "brave", "bright", "brisk", "broad", "calm", "clean", "clear",
-    "clever", "cold", "cool", "curious", "damp", "dark", "deep", "dry", "eager", "early", "empty", "faint", "fair",
-    "fast", "fine", "flat", "fresh", "gentle", "golden", "grand", "green", "grey", "happy", "heavy", "hollow", "humble",
-    "idle", "keen", "kind", "late", "light", "lively", "lone", "loud", "mellow", "mild", "narrow", "noble", "pale",
-    "plain", "proud", "quiet", "rapid", "rough", "rusty", "shy", "silent", "slow", "soft", "steady", "warm", "young"
+    "amber", "ancient", "bitter", "blue", "bold", "brave", "bright", "brisk", "broad", "calm", "clean",
+    "clear", "clever", "cold", "cool", "curious", "damp", "dark", "deep", "dry", "eager", "early", "empty",
+    "faint", "fair", "fast", "fine", "flat", "fresh", "gentle", "golden", "grand", "green", "grey", "happy",
+    "heavy", "hollow", "humble", "idle", "keen", "kind", "late", "light", "lively", "lone", "loud", "mellow",
+    "mild", "narrow", "noble", "pale", "plain", "proud", "quiet", "rapid", "rough", "rusty", "shy", "silent",
+    "slow", "soft", "steady", "warm", "young"
 };
 const char *const niah_noun[64] = {
-    "anchor", "apple", "arrow", "basket", "bell", "bridge", "brush", "bucket", "cabin", "candle", "carpet", "castle",
-    "chair", "cliff", "clock", "cloud", "coat", "compass", "corner", "cup", "desert", "drum", "engine", "feather",
-    "field", "flame", "forest", "fountain", "garden", "gate", "glove", "hammer", "harbor", "hat", "hill", "island",
-    "kettle", "ladder", "lamp", "lantern", "leaf", "market", "meadow", "mirror", "mountain", "needle", "ocean", "orchard",
-    "paper", "pillow", "pocket", "river", "road", "rope", "saddle", "ship", "spoon", "stone", "table", "tower", "valley",
-    "wagon", "window", "wheel"
+    "anchor", "apple", "arrow", "basket", "bell", "bridge", "brush", "bucket", "cabin", "candle", "carpet",
+    "castle", "chair", "cliff", "clock", "cloud", "coat", "compass", "corner", "cup", "desert", "drum",
+    "engine", "feather", "field", "flame", "forest", "fountain", "garden", "gate", "glove", "hammer",
+    "harbor", "hat", "hill", "island", "kettle", "ladder", "lamp", "lantern", "leaf", "market", "meadow",
+    "mirror", "mountain", "needle", "ocean", "orchard", "paper", "pillow", "pocket", "river", "road", "rope",
+    "saddle", "ship", "spoon", "stone", "table", "tower", "valley", "wagon", "window", "wheel"
 };
 
 static const char default_prompt[] =

@@ -86,7 +86,8 @@ static void check_values(void)
     CHECK(!strcmp(value, "2013265"));                         /* the depth has no say */
     s.form = niah_form("multikey_3");
     niah_needle(&w, &s, 9, key, value);
-    CHECK(!strcmp(key, "9752c131-9afa-4504-af38-542cdc2adce9") && !strcmp(value, "73e0be8c-3805-4dbe-a67f-1427148c8462"));
+    CHECK(!strcmp(key, "9752c131-9afa-4504-af38-542cdc2adce9"));
+    CHECK(!strcmp(value, "73e0be8c-3805-4dbe-a67f-1427148c8462"));
     CHECK(strlen(value) == 36 && value[14] == '4' && strchr("89ab", value[19]));
     wording_close(&w);
 }
@@ -101,7 +102,8 @@ static void check_wording(struct opened *m)
     const char *path = scratch("wording.json"), *at;
 
     CHECK(scratch_write(path, "{\"prompt\": \"{{A}} {type_needle_v}:\\n{context}\\nfor {query}?\", "
-        "\"needle\": \"{type_needle_v} {key}={value}\", \"noise\": \"hum\", \"nouns\": [\"cat\"], \"adjectives\": [\"big\"]}"));
+        "\"needle\": \"{type_needle_v} {key}={value}\", \"noise\": \"hum\", \"nouns\": [\"cat\"], "
+        "\"adjectives\": [\"big\"]}"));
     CHECK(!wording_open(&w, path, NULL) && !niah_prompt(&r, &w, &s, 100, &out));
     CHECK(!strncmp(out.at, "{A} number:\nhum\nhum\n", 20));
     CHECK((at = strstr(out.at, "hum\nnumbers big-cat=")) && strstr(at, "\nfor big-cat?"));
@@ -110,7 +112,7 @@ static void check_wording(struct opened *m)
     CHECK(!wording_open(&w, NULL, NULL));
     scratch_listen();
     CHECK(niah_prompt(&r, &w, &s, 100, &out) < 0);
-    CHECK(scratch_heard("niah: a prompt without other text has ", " tokens; its length leaves 10 beside the answer", ""));
+    CHECK(scratch_heard("niah: a prompt without other text has ", " tokens; its length leaves 10 beside", ""));
     wording_close(&w);
     scratch_listen();
     CHECK(scratch_write(path, "{\"needle\": \"{key}\"}"));
@@ -162,12 +164,12 @@ static void check_babi(void)
 static bool check_golden(void)
 {
     static const char *const tasks[] = { "qa1", "qa2" };
-    char path[4096];
+    char path[4096], *golden;
+    const char *root = test_reference();
     size_t n;
-    char *golden;
     struct json *j;
 
-    if (!test_reference() || !str_format(path, sizeof path, "%s/data/babilong/evals/golden_scores.json", test_reference()))
+    if (!root || !str_format(path, sizeof path, "%s/data/babilong/evals/golden_scores.json", root))
         return false;
     if (access(path, R_OK) || !(golden = file_read(path, &n)))
         return false;
@@ -178,7 +180,7 @@ static bool check_golden(void)
         int64_t rows = 0;
         double x;
 
-        str_format(path, sizeof path, "%s/data/babilong/evals/Phi-3-mini-128k-instruct_%s_4k.csv", test_reference(), tasks[i]);
+        str_format(path, sizeof path, "%s/data/babilong/evals/Phi-3-mini-128k-instruct_%s_4k.csv", root, tasks[i]);
         CHECK((text = at = file_read(path, &n)) && csv_next(&at, field, 4) == 4 && !strcmp(field[2], "output"));
         for (; at && csv_next(&at, field, 4) == 4; rows++, want = json_next(want))
             CHECK(want && json_number(want, &x) && babi_right(tasks[i], field[1], field[2], field[3]) == (x != 0));
