@@ -47,6 +47,8 @@ static inline int train_opts(struct opt *at, struct train_options *o)
         OPT("val-tokens", &o->val_tokens, "N", "held-out tokens of a validation", .range = "[1,)"),
         OPT("save-every", &o->save_every, "N", "steps between checkpoints; 0: only at the end", .range = "[0,)"),
         OPT("log-every", &o->log_every, "N", "steps between lines of metrics", .range = "[1,)"),
+        OPT("plasticity-every", &o->plasticity_every, "N", "steps between figures of metaplastic memories; 0: none",
+            .range = "[0,)"),
         OPT("keep", &o->keep, "N", "newest checkpoints kept", .range = "[1,)"),
         OPT("keep-every", &o->keep_every, "N", "also keep every step divisible by N; 0: none", .range = "[0,)"),
         OPT("peak-tflops", &o->peak_tflops, "X", "of one device, for mfu in the metrics; 0: unknown", .range = "[0,)"),

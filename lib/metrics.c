@@ -67,6 +67,15 @@ static int put_line(struct metrics *m, struct text *t)
     return status;
 }
 
+int metrics_put(struct metrics *m, const char *object, size_t n)
+{
+    struct text t = { 0 };
+
+    REQUIRE(n > 1 && object[n - 1] == '}');
+    text_add(&t, "%.*s", (int)n - 1, object);
+    return put_line(m, &t);
+}
+
 static void duration(char out[32], double seconds)
 {
     int64_t s = seconds > 0 ? (int64_t)(seconds + 0.5) : 0;

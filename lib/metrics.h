@@ -3,6 +3,7 @@
  * One object per logged step: {"step","loss","lr","grad_norm","tokens","epoch","at","tokens_per_second",
  * "seconds"} (and "mfu" when the peak of the device is known), and {"step","val_loss"} per validation.
  * "at" is where in the data the step's first window begins, as SHARD:TOKEN.
+ * {"step","tokens","seconds","spread","gain","window","plasticity"} holds means over metaplastic heads and every head's.
  * On resume, lines past the step that is resumed from are cut off, so every step stands there once. */
 #ifndef METRICS_H
 #define METRICS_H
@@ -26,6 +27,7 @@ int  metrics_open(struct metrics *m, const char *path, int64_t step, int64_t ste
 int  metrics_log(struct metrics *m, const struct metrics_step *s);          /* -1 when the disk is full */
 void metrics_show(struct metrics *m, const struct metrics_step *s);         /* to the terminal only, now and then */
 int  metrics_val(struct metrics *m, int64_t step, double loss);
+int  metrics_put(struct metrics *m, const char *object, size_t n);          /* another kind of line, one JSON object */
 void metrics_close(struct metrics *m);
 EXTERN_C_END
 #endif

@@ -34,6 +34,16 @@ int plasticity_open(struct plasticity *p, struct model *m, int64_t longest)
     return model_state_open(m, &p->state, 1);
 }
 
+void plasticity_clear(struct plasticity *p)
+{
+    size_t n = (size_t)p->model->cfg.layers * (size_t)p->model->cfg.heads;
+
+    memset(p->at, 0, n * sizeof *p->at);
+    memset(p->decay, 0, n * sizeof *p->decay);
+    memset(p->b, 0, n * sizeof *p->b);
+    p->tokens = p->sequences = 0;
+}
+
 static void watch(void *arg, const struct layer *l, const struct seqs *s, const struct scan_io *x)
 {
     struct plasticity *p = arg;

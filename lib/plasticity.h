@@ -18,6 +18,7 @@ struct plasticity {
     struct model_state      state;
 };
 int  plasticity_open(struct plasticity *p, struct model *m, int64_t longest);
+void plasticity_clear(struct plasticity *p);         /* as if nothing had been added */
 /* One sequence of at most `longest` tokens, from the empty memory. */
 void plasticity_add(struct plasticity *p, const int32_t *ids, int64_t n);
 void plasticity_finish(struct plasticity *p);

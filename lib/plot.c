@@ -4,8 +4,7 @@
  *
  * The window is symmetric to the very ends, so a falling curve is not shifted to the right. */
 #define _POSIX_C_SOURCE 200809L
-#include "plot.h"
-#include "json.h"
+#include "plot_parts.h"
 #include <errno.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -28,10 +27,12 @@ static void points_rewind(struct points *p, double step)
         p->n--;
 }
 
+struct reading { struct points train, val; const char *x, *y; };
+
 /* One line of metrics.jsonl. The two kinds of lines are told apart by what they hold. */
-static int read_line(const struct json *j, struct points *train, struct points *val, const char *name,
-                     const char *x, const char *y)
+static int read_line(void *arg, const struct json *j, const char *name)
 {
+    struct reading *r = arg;
     double step, at = NAN, value;
     int found = json_double(j, "step", &step), is_val = 0;
 
@@ -39,28 +40,27 @@ static int read_line(const struct json *j, struct points *train, struct points *
         return -1;
     if (!found)
         return fail("%s: expected a step in every line", name);
-    if ((found = json_double(j, y, &value)) < 0)
+    if ((found = json_double(j, r->y, &value)) < 0)
         return -1;
-    if (!found && !strcmp(y, "loss"))
+    if (!found && !strcmp(r->y, "loss"))
         found = is_val = json_double(j, "val_loss", &value);
-    if (found < 0 || json_double(j, x, &at) < 0)
+    if (found < 0 || json_double(j, r->x, &at) < 0)
         return -1;
     if (!found)
         return 0;
     if (isnan(at) && !is_val)
-        return fail("%s: expected %s beside %s", name, x, y);
-    points_rewind(is_val ? val : train, step);
-    *points_add(is_val ? val : train) = (struct point){ step, at, value, value };
+        return fail("%s: expected %s beside %s", name, r->x, r->y);
+    points_rewind(is_val ? &r->val : &r->train, step);
+    *points_add(is_val ? &r->val : &r->train) = (struct point){ step, at, value, value };
     return 0;
 }
 
-static int read_lines(const char *text, const char *path, struct points *train, struct points *val,
-                      const char *x, const char *y)
+static int each_line(const char *text, const char *path, record_fn *line, void *arg)
 {
-    int64_t line = 1;
+    int64_t number = 1;
     int status = 0;
 
-    for (const char *p = text, *end; *p && !status; p = end + 1, line++) {
+    for (const char *p = text, *end; *p && !status; p = end + 1, number++) {
         char name[4352];
         struct json *j;
 
@@ -71,12 +71,32 @@ static int read_lines(const char *text, const char *path, struct points *train, 
         }
         if (end == p)
             continue;
-        if (!str_format(name, sizeof name, "%s:%lld", path, (long long)line))
+        if (!str_format(name, sizeof name, "%s:%lld", path, (long long)number))
             return fail("%s: this path is too long", path);
         j = json_parse(p, (size_t)(end - p), name);
-        status = j ? read_line(j, train, val, name, x, y) : -1;
+        status = j ? line(arg, j, name) : -1;
         json_free(j);
     }
+    return status;
+}
+
+int record_read(const char *path, char file[4096], record_fn *line, void *arg)
+{
+    struct stat st;
+    size_t n;
+    char *text;
+    int status = -1;
+
+    if (stat(path, &st))
+        return fail("%s: %s", path, strerror(errno));
+    if (!str_format(file, 4096, "%s%s", path, S_ISDIR(st.st_mode) ? "/metrics.jsonl" : ""))
+        return fail("%s: this path is too long", path);
+    text = file_read(file, &n);
+    if (text && !memchr(text, 0, n))
+        status = each_line(text, file, line, arg);
+    else if (text)
+        fail("%s: expected text, found a NUL byte", file);
+    free(text);
     return status;
 }
 
@@ -117,32 +137,20 @@ static void name_after(struct curve *c, const char *path)
 
 int curve_read(struct curve *c, const char *path, const char *x, const char *y)
 {
-    struct points train = { 0 }, val = { 0 };
+    struct reading r = { .x = x, .y = y };
     char file[4096];
-    struct stat st;
-    size_t n;
-    char *text = NULL;
-    int status = -1;
+    int status;
 
     *c = (struct curve){ 0 };
-    if (stat(path, &st))
-        return fail("%s: %s", path, strerror(errno));
-    if (!str_format(file, sizeof file, "%s%s", path, S_ISDIR(st.st_mode) ? "/metrics.jsonl" : ""))
-        return fail("%s: this path is too long", path);
-    text = file_read(file, &n);
-    if (text && !memchr(text, 0, n))
-        status = read_lines(text, file, &train, &val, x, y);
-    else if (text)
-        fail("%s: expected text, found a NUL byte", file);
-    free(text);
-    if (!status && !train.n)
+    status = record_read(path, file, read_line, &r);
+    if (!status && !r.train.n)
         status = fail("%s: expected lines with %s, found none", file, y);
     if (status) {
-        free(train.at);
-        free(val.at);
+        free(r.train.at);
+        free(r.val.at);
         return -1;
     }
-    *c = (struct curve){ .train = train.at, .ntrain = train.n, .val = val.at, .nval = val.n };
+    *c = (struct curve){ .train = r.train.at, .ntrain = r.train.n, .val = r.val.at, .nval = r.val.n };
     name_after(c, path);
     place(c);
     return 0;

@@ -4,6 +4,8 @@
  *   curve_read(&c, "RUN", "tokens", "loss");            0, or -1 with the reason
  *   curve_smooth(&c, 20);
  *   figure_write(&(struct figure){ .curve = &c, .n = 1, ... }, "loss.svg");
+ *   layers_draw("CONVERTED/convert.json", &frame, "windows.svg");        windows of a conversion's layers
+ *   heat_draw("RUN", "spread", -1, &frame, "heat.svg");                   plasticity by layer and head
  *   curve_close(&c);
  *
  * Beside NAME.svg stay NAME.tsv, the numbers, and NAME.gp, the script that draws them. */
@@ -18,11 +20,14 @@ struct curve {
     struct point *train, *val;      /* val: the lines with val_loss, only when y is loss */
     int64_t       ntrain, nval;
 };
+struct frame {
+    const char *title, *xlabel, *ylabel;      /* title may be NULL */
+    int         width, height;                /* pixels at 96 a inch */
+};
 struct figure {
-    const char         *title, *xlabel, *ylabel;
+    struct frame        frame;
     bool                log_x, log_y;
     bool                smooth;     /* draw smooth, and y as a pale line behind it */
-    int                 width, height;               /* pixels at 96 a inch */
     const struct curve *curve;
     int                 n;
 };
@@ -35,5 +40,10 @@ void curve_smooth(struct curve *c, int64_t span);
 void curve_close (struct curve *c);
 /* path ends in .svg, .png or .pdf. 0, or -1 with the reason; .tsv and .gp stay when only gnuplot is missing. */
 int  figure_write(const struct figure *f, const char *path);
+/* Least, median and largest window of every layer in a report of `palimpsa convert`, the swapped ones marked. */
+int  layers_draw(const char *report, const struct frame *f, const char *path);
+/* A figure of every head that metrics.jsonl holds since `pretrain --plasticity-every`, at the given step or, -1, the
+ * last one, as a map of layers and heads; the .tsv has all figures of all steps. */
+int  heat_draw(const char *run, const char *key, int64_t step, const struct frame *f, const char *path);
 EXTERN_C_END
 #endif

@@ -205,6 +205,8 @@ static int check_trained(const struct train *t)
     for (int i = 0; i < t->cfg.layers; i++)
         if (t->cfg.meta[i])
             return 0;
+    if (t->o->plasticity_every)
+        return fail("%s: no layer is metaplastic, so --plasticity-every has nothing to measure", from);
     if (strcmp(t->o->train, "all") || t->o->train_prior)
         return fail("%s: no layer is metaplastic, so there is nothing for --%s to train; palimpsa convert makes "
                     "some so", from, t->o->train_prior ? "train-prior" : "train");
@@ -270,6 +272,7 @@ static int open_run(struct train *t)
 static void close_run(struct train *t)
 {
     metrics_close(&t->metrics);
+    plasticity_close(&t->plasticity);
     if (t->have_model)
         model_close(&t->model);
     if (t->have_data)
@@ -292,8 +295,12 @@ static int loop(struct train *t)
     int64_t saved = t->resume[0] ? t->step : -1;
     bool stop = false;
 
+    if (o->plasticity_every && !t->step && train_plasticity(t))
+        return -1;
     while (t->step < t->until && !stop) {
         if (train_step(t, &stop))
+            return -1;
+        if ((due(o->plasticity_every, t->step) || (o->plasticity_every && t->step == t->until)) && train_plasticity(t))
             return -1;
         if (t->have_val && (due(o->val_every, t->step) || t->step == t->until) && train_validate(t))
             return -1;
@@ -324,6 +331,8 @@ static int run(struct train *t)
         if (metrics_open(&t->metrics, path, t->step, t->until))
             return -1;
         train_banner(t);
+        if (t->o->plasticity_every && plasticity_open(&t->plasticity, &t->model, t->micro))
+            return -1;
     }
     t->logged = t->step;
     t->logged_at = time_now();

@@ -34,6 +34,7 @@ struct train_options {
     const char *device, *dtype;
     int      ranks, threads;
     int64_t  val_every, val_tokens, save_every, log_every;
+    int64_t  plasticity_every;           /* figures of metaplastic memories; 0: none */
     int      keep;                       /* newest checkpoints kept */
     int64_t  keep_every;                 /* and every so many steps for ever; 0: none */
     float    peak_tflops;                /* of the device, for mfu; 0: unknown */

@@ -5,6 +5,7 @@
 #include "metrics.h"
 #include "model.h"
 #include "optim.h"
+#include "plasticity.h"
 #include "schedule.h"
 #include "train.h"
 
@@ -19,6 +20,7 @@ struct train {
     struct metrics  metrics;             /* rank 0 */
     struct config   cfg;
     struct model_plan plan;
+    struct plasticity plasticity;        /* rank 0, when its figures are asked for */
     int64_t         step, until;         /* finished; where this invocation ends */
     int64_t         micro, accum;        /* tokens of a row; rows a rank adds up per step */
     int64_t         logged;              /* the step of the last line of metrics */
@@ -32,6 +34,7 @@ struct train {
 int  train_step(struct train *t, bool *stop);
 void train_sum(struct train *t, float *x, int n);     /* small numbers over the ranks; host in, host out */
 int  train_validate(struct train *t);
+int  train_plasticity(struct train *t);              /* a line of metrics about metaplastic memories */
 int  train_save(struct train *t);
 int  train_sound(struct train *t);                 /* -1 with the reason when a weight is not finite */
 int  train_find(struct train *t);                  /* sets resume: the newest whole checkpoint, if any */

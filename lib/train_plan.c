@@ -15,12 +15,19 @@ static int plan(struct train *t, int64_t micro, bool recompute, struct model_pla
         return -1;
     out->keep = loss.keep > out->keep ? loss.keep : out->keep;
     out->temp = loss.temp > out->temp ? loss.temp : out->temp;
+    if (!t->o->plasticity_every)
+        return 0;
+    if (model_plan(&loss, &t->dev, &t->cfg, &use, JOB_LOGITS, micro, 1))
+        return -1;
+    out->keep = loss.keep > out->keep ? loss.keep : out->keep;
+    out->temp = loss.temp > out->temp ? loss.temp : out->temp;
+    out->state = loss.state;
     return 0;
 }
 
 static size_t total(const struct model_plan *p)
 {
-    return p->weights + p->grads + p->optimizer + p->keep + p->temp;
+    return p->weights + p->grads + p->optimizer + p->keep + p->temp + p->state;
 }
 
 static double mib(size_t bytes)

@@ -80,6 +80,96 @@ static void smooths(void)
         CHECK_NEAR(p[i].smooth, 3 * i, 1e-12);   /* a straight line stays where it is */
 }
 
+/* 0 drawn, 1 only gnuplot was missing, -1 refused before anything was written. */
+static int heat(const char *text, int64_t step)
+{
+    struct frame f = { .xlabel = "head", .ylabel = "layer", .width = 300, .height = 200 };
+    char path[80], tsv[80];
+    int status;
+
+    put(text);
+    str_format(path, sizeof path, "%s/heat.svg", dir);
+    str_format(tsv, sizeof tsv, "%s/heat.tsv", dir);
+    unlink(tsv);
+    status = heat_draw(dir, "gain", step, &f, path);
+    return access(tsv, F_OK) ? -1 : status ? 1 : 0;
+}
+
+#define HEAT(step, gain) "{\"step\":" step ",\"plasticity\":{\"layers\":[1,3],\"spread\":[[1,2],[3,4]],\"gain\":" gain \
+    ",\"window\":[[1,2],[3,4]],\"b\":[[1,2],[3,4]],\"b_scale\":[[1,2],[3,4]]}}\n"
+
+static void heats(void)
+{
+    char path[80], *text;
+    size_t n;
+
+    CHECK(heat("{\"step\":1,\"loss\":4}\n", -1) == -1);
+    CHECK(heat(HEAT("1", "[[1,2],[3,null]]") "{\"step\":1,\"loss\":4}\n" HEAT("2", "[[9,9],[9,9]]")
+               HEAT("2", "[[5,6],[7,8]]"), -1) >= 0);
+    str_format(path, sizeof path, "%s/heat.tsv", dir);
+    text = file_read(path, &n);
+    CHECK(text && !strcmp(text, "step\tlayer\thead\tspread\tgain\twindow\tb\tb_scale\n"
+        "1\t1\t0\t1\t1\t1\t1\t1\n1\t1\t1\t2\t2\t2\t2\t2\n1\t3\t0\t3\t3\t3\t3\t3\n1\t3\t1\t4\tNaN\t4\t4\t4\n"
+        "2\t1\t0\t1\t5\t1\t1\t1\n2\t1\t1\t2\t6\t2\t2\t2\n2\t3\t0\t3\t7\t3\t3\t3\n2\t3\t1\t4\t8\t4\t4\t4\n"));
+    free(text);
+    CHECK(heat(HEAT("1", "[[1,2],[3,4]]"), 1) >= 0);
+    CHECK(heat(HEAT("1", "[[1,2],[3,4]]"), 2) == -1);
+    CHECK(heat(HEAT("1", "[[1,2],[3]]"), -1) == -1);
+    CHECK(heat(HEAT("1", "[[1,2]]"), -1) == -1);
+    CHECK(heat(HEAT("1", "5"), -1) == -1);
+    CHECK(heat(HEAT("\"1\"", "[[1,2],[3,4]]"), -1) == -1);
+    CHECK(heat("{\"step\":1,\"plasticity\":{\"layers\":[1e9],\"spread\":[[1]]}}\n", -1) == -1);
+    CHECK(heat("{\"step\":1,\"plasticity\":3}\n", -1) == -1);
+}
+
+static int layers(const char *text)
+{
+    struct frame f = { .xlabel = "layer", .ylabel = "window", .width = 300, .height = 200 };
+    char path[80], tsv[80];
+    int status;
+
+    put(text);
+    str_format(path, sizeof path, "%s/layers.svg", dir);
+    str_format(tsv, sizeof tsv, "%s/layers.tsv", dir);
+    unlink(tsv);
+    status = layers_draw(file, &f, path);
+    return access(tsv, F_OK) ? -1 : status ? 1 : 0;
+}
+
+static void windows(void)
+{
+    char path[80], *text;
+    size_t n;
+
+    CHECK(layers("{\"layers\":[{\"layer\":0,\"action\":\"copied\"},{\"layer\":1,\"action\":\"swapped\",\"score\":2,"
+                 "\"window_low\":1.5,\"window_median\":8,\"window_high\":99}]}") >= 0);
+    str_format(path, sizeof path, "%s/layers.tsv", dir);
+    text = file_read(path, &n);
+    CHECK(text && !strcmp(text, "layer\taction\tscore\tlow\tmedian\thigh\n0\tcopied\tNaN\tNaN\tNaN\tNaN\n"
+                          "1\tswapped\t2\t1.5\t8\t99\n"));
+    free(text);
+    CHECK(layers("{\"layers\":[{\"layer\":0,\"action\":\"copied\"}]}") == -1);       /* nothing measured */
+    CHECK(layers("{\"layers\":[]}") == -1);
+    CHECK(layers("{\"layers\":{}}") == -1);
+    CHECK(layers("[]") == -1);
+    CHECK(layers("{\"layers\":[{\"layer\":\"0\",\"action\":\"copied\",\"window_low\":1}]}") == -1);
+    CHECK(layers("{\"layers\":[{\"layer\":-1,\"action\":\"copied\",\"window_low\":1}]}") == -1);
+    CHECK(layers("{\"layers\":[{\"layer\":0,\"action\":\"a\\tb\",\"window_low\":1}]}") == -1);
+}
+
+static void sweep(void)
+{
+    static const char *const names[] = { "metrics.jsonl", "heat.svg", "heat.tsv", "heat.gp", "layers.svg", "layers.tsv",
+                                         "layers.gp" };
+    char path[80];
+
+    for (size_t i = 0; i < LEN(names); i++) {
+        str_format(path, sizeof path, "%s/%s", dir, names[i]);
+        unlink(path);
+    }
+    rmdir(dir);
+}
+
 int main(void)
 {
     REQUIRE(mkdtemp(dir));
@@ -87,7 +177,8 @@ int main(void)
     reads();
     resumes_and_tears();
     smooths();
-    unlink(file);
-    rmdir(dir);
+    heats();
+    windows();
+    sweep();
     return test_done("plot");
 }

@@ -80,6 +80,32 @@ status 0
 stdout ''
 stderr_has 'trained    plasticity: '
 
+# Looking does not change what is trained, and stands once after resuming.
+tune="--from meta --data ids.bin --steps 4 --batch-tokens 64 --context 32 --threads 1 --log-every 9"
+run finetune $tune --out unseen
+status 0
+run finetune $tune --out seen --plasticity-every 2 --until 2
+status 0
+run finetune $tune --out seen --plasticity-every 2
+status 0
+stderr_has 'step 4  plasticity: spread '
+line='metrics with --plasticity-every'
+cmp -s work/unseen/step-000004/model.safetensors work/seen/step-000004/model.safetensors ||
+    { wrong; echo "  the weights differ"; }
+sed -n 's/^{"step": \([0-9]*\), .*"plasticity": {"layers": \[[0-9]\], "spread": \[\[.*/\1/p' work/seen/metrics.jsonl |
+    tr '\n' ' ' >.result/steps
+printf '\n' >>.result/steps
+same steps '0 2 4 '
+PATH=/nonexistent run plot seen --heat spread -o heat.svg
+stderr_has 'gnuplot is not installed'
+line='heat.tsv'
+[ "$(sed -n '1p' work/heat.tsv)" = 'step	layer	head	spread	gain	window	b	b_scale' ] || { wrong; echo "  has another head"; }
+run plot seen --y spread -o spread.svg
+[ "$(grep -c train work/spread.tsv)" = 3 ] || { wrong; echo "  expected three points of spread"; }
+run finetune --from hf --data ids.bin --out other --plasticity-every 1 --steps 2 --batch-tokens 64 --context 32
+status 1
+stderr 'error: hf: no layer is metaplastic, so --plasticity-every has nothing to measure'
+
 run finetune --from hf --data ids.bin --out other --train plasticity --steps 2 --batch-tokens 64 --context 32
 status 1
 stderr 'error: hf: no layer is metaplastic, so there is nothing for --train to train; palimpsa convert makes some so'

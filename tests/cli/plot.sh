@@ -48,16 +48,39 @@ set terminal svg noenhanced size 800,500 font 'sans,12'
 set output 'loss.svg'
 set datafile separator '\t'
 set datafile commentschars ''
+set xlabel 'tokens'
+set ylabel 'loss (nats per token)'
 set grid
 set key top right
 set format x '%.1s%c'
-set xlabel 'tokens'
-set ylabel 'loss (nats per token)'
 plot \
     'loss.tsv' skip 1 using ($1 == 0 && strcol(3) eq 'train' ? $5 : NaN):7 with lines lw 2 lc rgb '#0072B2' title 'it''s', \
     'loss.tsv' skip 1 using ($1 == 0 && strcol(3) eq 'val' ? $5 : NaN):6 with linespoints lw 1 dt 2 pt 7 ps 1 lc rgb '#0072B2' title 'it''s, validation', \
     'loss.tsv' skip 1 using ($1 == 1 && strcol(3) eq 'train' ? $5 : NaN):7 with lines lw 2 lc rgb '#D55E00' title 'b'
 END
+
+run plot runs/a --heat gain -o x.svg
+status 1
+stderr_has 'runs/a/metrics.jsonl: expected lines with plasticity, which pretrain and finetune write with --plasticity-every'
+run plot runs/a runs/b --heat gain -o x.svg
+status 2
+stderr 'error: --heat: expected one RUN, found 2'
+run plot runs/a --heat loss -o x.svg
+status 2
+run plot runs/a --heat gain --step x -o x.svg
+status 2
+mkdir work/converted
+echo '{"layers": [{"layer": 0, "action": "copied"}]}' >work/converted/convert.json
+run plot converted -o x.svg
+status 1
+stderr_has 'converted/convert.json: holds no windows'
+run plot converted runs/a -o x.svg
+status 2
+stderr "error: converted: a conversion's layers are a figure of their own"
+echo '{"layers": [' >work/converted/convert.json
+run plot converted/convert.json -o x.svg
+status 1
+stderr_has 'converted/convert.json'
 
 if command -v gnuplot >/dev/null; then
     mkdir -p "work/it's here"
