@@ -71,8 +71,9 @@ static int write_report(const struct convert *c)
     put_word(&t, "form", o->form);
     put_word(&t, "score", o->score);
     put_word(&t, "init", o->init);
-    text_add(&t, ",\n  \"eps\": %.9g,\n  \"gain\": %.9g,\n  \"seed\": %llu,\n  \"tokens\": %lld,\n  \"predicted\": %lld",
-             o->eps, o->gain, (unsigned long long)o->seed, (long long)r->tokens, (long long)r->predicted);
+    text_add(&t, ",\n  \"eps\": %.9g,\n  \"gain\": %.9g", o->eps, o->gain);
+    text_add(&t, ",\n  \"seed\": %llu,\n  \"tokens\": %lld,\n  \"predicted\": %lld",
+             (unsigned long long)o->seed, (long long)r->tokens, (long long)r->predicted);
     if (r->compared)
         text_add(&t, ",\n  \"loss_before\": %.9g,\n  \"loss_after\": %.9g,\n  \"kl\": %.9g,\n  \"equal\": %s",
                  r->before, r->after, r->kl, r->equal ? "true" : "false");

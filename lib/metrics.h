@@ -3,7 +3,7 @@
  * One object per logged step: {"step","loss","lr","grad_norm","tokens","epoch","at","tokens_per_second",
  * "seconds"} (and "mfu" when the peak of the device is known), and {"step","val_loss"} per validation.
  * "at" is where in the data the step's first window begins, as SHARD:TOKEN.
- * {"step","tokens","seconds","spread","gain","window","plasticity"} holds means over metaplastic heads and every head's.
+ * {"step","tokens","seconds","spread","gain","window","plasticity"}: means over metaplastic heads, and each head's.
  * On resume, lines past the step that is resumed from are cut off, so every step stands there once. */
 #ifndef METRICS_H
 #define METRICS_H

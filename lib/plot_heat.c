@@ -20,7 +20,8 @@ static int head_line(struct heat *h, int64_t step, int layer, const struct json 
         for (int k = 0; k < KEYS; k++) {
             c.x[k] = NAN;                              /* null: not finite */
             if (!cell[k] || head == HEADS)
-                return fail("%s: plasticity: layer %d: expected as many heads in %s as in spread", name, layer, keys[k]);
+                return fail("%s: plasticity: layer %d: expected as many heads in %s as in spread", name, layer,
+                            keys[k]);
             json_number(cell[k], &c.x[k]);
             cell[k] = json_next(cell[k]);
         }
@@ -58,7 +59,8 @@ static int read_line(void *arg, const struct json *j, const char *name)
         layer = (int64_t)number;
         for (int k = 0; k < KEYS; k++)
             if (!row[k] || !json_is_array(row[k]))
-                return fail("%s: plasticity: expected a list of heads for layer %lld in %s", name, (long long)layer, keys[k]);
+                return fail("%s: plasticity: expected a list of heads for layer %lld in %s", name, (long long)layer,
+                            keys[k]);
         if (head_line(h, step, (int)layer, row, name))
             return -1;
         for (int k = 0; k < KEYS; k++)
@@ -126,7 +128,8 @@ int heat_draw(const char *run, const char *key, int64_t step, const struct frame
     for (int64_t i = 0; i < h.n; i++)
         found |= h.at[i].step == step;
     if (!status && !h.n)
-        status = fail("%s: expected lines with plasticity, which pretrain and finetune write with --plasticity-every", file);
+        status = fail("%s: expected lines with plasticity, which pretrain and finetune write with --plasticity-every",
+                      file);
     else if (!status && !found)
         status = fail("%s: holds no plasticity of step %lld", file, (long long)step);
     if (!status && !(status = drawing_open(&d, path))) {

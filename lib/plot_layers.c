@@ -1,4 +1,4 @@
-/* plot_layers.c - the windows of a conversion's layers, out of its report: which ones forget least, and were swapped. */
+/* plot_layers.c - the windows of a conversion's layers, out of its report, and which of them were swapped. */
 #include "plot_parts.h"
 #include <math.h>
 
@@ -43,8 +43,8 @@ static int add_table(struct text *t, const struct json *j, const char *name, int
 static void add_kind(struct text *t, const char *table, const char *test, const char *color, const char *title)
 {
     drawing_quote(t, table);
-    text_add(t, " skip 1 using 1:(%s ? $5 : NaN):4:6 with yerrorbars pt 7 ps 0.7 lw 1.5 lc rgb '%s' title '%s'", test, color,
-             title);
+    text_add(t, " skip 1 using 1:(%s ? $5 : NaN):4:6 with yerrorbars pt 7 ps 0.7 lw 1.5 lc rgb '%s' title '%s'", test,
+             color, title);
 }
 
 int layers_draw(const char *report, const struct frame *f, const char *path)
@@ -70,8 +70,8 @@ int layers_draw(const char *report, const struct frame *f, const char *path)
         return -1;
     }
     drawing_head(&script, &d, f);
-    text_add(&script, "set grid y\nset key top left\nset logscale y\nset xrange [-0.5:%lld.5]\n%splot \\\n    ", (long long)last,
-             last < 24 ? "set xtics 1\n" : "");
+    text_add(&script, "set grid y\nset key top left\nset logscale y\nset xrange [-0.5:%lld.5]\n%splot \\\n    ",
+             (long long)last, last < 24 ? "set xtics 1\n" : "");
     str_format(test, sizeof test, "!(%s)", chosen);
     add_kind(&script, d.table, test, "#0072B2", "as it was");
     text_add(&script, ", \\\n    ");

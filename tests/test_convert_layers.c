@@ -216,7 +216,7 @@ static bool write_shard(const char *path)
     return true;
 }
 
-/* Heads' evidence is what was asked, give or take that gates are not exactly half open and that figures are of the end. */
+/* Heads' evidence is what was asked, give or take that gates are not exactly half open and figures are of the end. */
 static void check_gain(const char *dir, double want)
 {
     struct plasticity p = { 0 };
