@@ -17,7 +17,7 @@ struct eval {
     struct opt_numbers lengths, depths;
     int64_t context, limit, shown;
     int threads;
-    bool by_position, quiet;
+    bool by_position, mask, quiet;
     struct opened m;
     struct nll nll;
     struct bpe_ids ids;
@@ -175,11 +175,15 @@ static int run(struct eval *e)
 
     if (nll_open(&e->nll, &e->m.model, e->context))
         return -1;
+    e->nll.mask = e->mask;
     if (e->unigram && !(e->nll.unigram = e->baseline = unigram_of(e->unigram, e->m.model.cfg.vocab)))
         return -1;
     e->began = time_now();
     for (int i = 0; i < e->data.n; i++) {
         const char *tokenizer = e->m.bpe ? bpe_sha256(e->m.bpe) : "";
+        if (e->mask && !is_shards(e->data.at[i]))
+            return fail("%s: --mask-prompt needs shards that mark prompts, as tokenize --prompt-field makes them",
+                        e->data.at[i]);
         if (is_shards(e->data.at[i]) ? nll_shards(&e->nll, e->data.at[i], tokenizer, context, e->limit)
                                      : opened_need_tokenizer(&e->m) || eval_text(e, e->data.at[i]))
             return -1;
@@ -256,6 +260,7 @@ static int eval(int argc, const char **argv)
         OPT("context", &e.context, "N", "nll: independent parts of N tokens; else the most tokens of a sample; 0: any",
             .range = "[0,)"),
         OPT("limit", &e.limit, "N", "stop after about N tokens (nll), samples (others); 0: all", .range = "[0,)"),
+        OPT("mask-prompt", &e.mask, NULL, "count responses only, of shards that mark prompts (nll)"),
         OPT("by-position", &e.by_position, NULL, "also the loss of every 256 positions (nll)"),
         OPT("unigram", &e.unigram, "GLOB", "also the loss of the frequencies of these training shards (nll)"),
         OPT("batch", &e.task.batch, "N", "samples side by side; 0: as many as are useful", .range = "[0,)"),

@@ -15,11 +15,12 @@ static int finetune(int argc, const char **argv)
         OPT("train-prior", &o.train_prior, NULL, "also the prior precision Ip_log, which is fixed otherwise"),
         OPT("plasticity-lr-factor", &o.gain_rate, "X", "rate of the metaplastic parameters, times --lr",
             .range = "(0,)"),
+        OPT("mask-prompt", &o.mask_prompt, NULL, "learn responses only: what shards mark as prompts is context"),
     };
     int n;
 
     o.lr = 3e-4f;
-    train_opts(opts + 4, &o);
+    train_opts(opts + 5, &o);
     n = opt_parse(&cmd_finetune, argc, argv, opts);
     if (n < 0)
         return 2;

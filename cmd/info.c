@@ -68,9 +68,10 @@ static int print_shard(const char *path)
     if (shard_open(&s, path, 0, -1))
         return -1;
     printf("kind\t%s\ntokens\t%lld\ndocuments\t%lld\nvocabulary\t%lld\nseparator\t%lld\nbytes a token\t%d\nframes\t%lld\n"
-           "bytes\t%lld\ntokenizer\t%s\n", s.kind == SHARD_PTS ? "pts" : s.kind == SHARD_BIN ? "llm.c bin" : "raw",
+           "bytes\t%lld\ntokenizer\t%s\nprompts\t%s\n", s.kind == SHARD_PTS ? "pts" : s.kind == SHARD_BIN ? "llm.c bin" : "raw",
            (long long)s.tokens, (long long)s.documents, (long long)s.vocab, (long long)s.eot, s.width,
-           (long long)s.frames, (long long)s.size, s.tokenizer[0] ? s.tokenizer : "unknown");
+           (long long)s.frames, (long long)s.size, s.tokenizer[0] ? s.tokenizer : "unknown",
+           s.marked ? "marked" : "not marked");
     shard_close(&s);
     return 0;
 }

@@ -127,7 +127,7 @@ static int usage(const char *what)
 static int tokenize(int argc, const char **argv)
 {
     static const char *const standard_input[] = { "-" };
-    const char *tokenizer = NULL, *out = NULL, *field = "text", *format = "auto", *token = NULL;
+    const char *tokenizer = NULL, *out = NULL, *field = "text", *prompt = NULL, *format = "auto", *token = NULL;
     bool ids = false, back = false, control = false, trains = false, fielded = false;
     int threads = 0;
     int64_t vocab = 32000;
@@ -135,6 +135,8 @@ static int tokenize(int argc, const char **argv)
         OPT("tokenizer", &tokenizer, "FILE", "Hugging Face tokenizer.json"),
         OPT("out", &out, "DIR/NAME", "write shards DIR/NAME_000000.pts and so on, all or none", .letter = 'o'),
         OPT("field", &field, "KEY", "string that is the document in a line of JSON", .given = &fielded),
+        OPT("prompt-field", &prompt, "KEY", "string before it that finetune --mask-prompt does not learn to predict; "
+            "--field is then response by default"),
         OPT("format", &format, "F", "of the input; auto goes by the name", .choices = "auto|text|jsonl"),
         OPT("threads", &threads, "N", "threads that encode; 0: one for each processor; the result is the same",
             .range = "[0,1024]"),
@@ -147,7 +149,7 @@ static int tokenize(int argc, const char **argv)
         OPT_END
     };
     int n = opt_parse(&cmd_tokenize, argc, argv, opts);
-    struct tokenize_options o = { .file = argv, .files = n, .field = field, .progress = isatty(STDERR_FILENO) };
+    struct tokenize_options o = { .file = argv, .files = n, .field = field, .prompt = prompt, .progress = isatty(STDERR_FILENO) };
 
     if (n < 0)
         return 2;
@@ -160,6 +162,10 @@ static int tokenize(int argc, const char **argv)
                                                                             : "--separator needs shards to write");
     if (!n && !ids && !back)
         return usage("expected FILE..., '-' for standard input");
+    if (prompt && !fielded)
+        o.field = "response";
+    if (prompt && !strcmp(prompt, o.field))
+        return usage("--prompt-field and --field are the same");
     if (!n) {
         o.file = standard_input;
         o.files = 1;

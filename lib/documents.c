@@ -178,6 +178,10 @@ int documents_block(struct documents *d, struct block *b)
             return -1;
         b->file = d->name;
         b->field = d->jsonl ? d->o.field : NULL;
+        b->prompt = d->o.prompt;
+        if (b->prompt && !b->field)
+            return fail("%s: expected lines of JSON with \"%s\" and \"%s\", found text", b->file, b->prompt,
+                        d->o.field);
         b->line = d->line;
         b->begins = d->begins;
         b->lone = 0;
@@ -209,9 +213,20 @@ static bool blank(const char *p, const char *end)
     return p == end;
 }
 
+static const char *find(struct block *b, const char *p, const char *stop, const char *field, const char **text,
+                        size_t *n, int64_t line)
+{
+    const char *wrong = jsonl_field(p, (size_t)(stop - p), field, &b->room, text, n, &b->lone);
+
+    if (wrong)
+        str_format(b->wrong, sizeof b->wrong, "%.200s:%lld: %s, looking for \"%.100s\"", b->file, (long long)line,
+                   wrong, field);
+    return wrong;
+}
+
 int block_each(struct block *b, int (*take)(void *arg, const char *text, size_t n, bool begins), void *arg)
 {
-    const char *p = b->text, *end = p + b->n, *stop, *wrong, *text = "";
+    const char *p = b->text, *end = p + b->n, *stop, *text = "";
     int64_t line = b->line;
     size_t n = 0;
 
@@ -222,13 +237,16 @@ int block_each(struct block *b, int (*take)(void *arg, const char *text, size_t 
         stop = stop ? stop : end;
         if (blank(p, stop))
             continue;
-        wrong = jsonl_field(p, (size_t)(stop - p), b->field, &b->room, &text, &n, &b->lone);
-        if (wrong) {
-            str_format(b->wrong, sizeof b->wrong, "%.200s:%lld: %s, looking for \"%.100s\"", b->file,
-                       (long long)line, wrong, b->field);
+        if (b->prompt && (find(b, p, stop, b->prompt, &text, &n, line) || take(arg, text, n, true)))
+            return -1;
+        if (find(b, p, stop, b->field, &text, &n, line))
+            return -1;
+        if (b->prompt && !n) {
+            str_format(b->wrong, sizeof b->wrong, "%.200s:%lld: \"%.100s\" is empty, so there is nothing to learn",
+                       b->file, (long long)line, b->field);
             return -1;
         }
-        if (take(arg, text, n, true))
+        if (take(arg, text, n, !b->prompt))
             return -1;
     }
     return 0;

@@ -14,6 +14,7 @@ struct documents_options {
     int                files;
     enum document_format format;         /* BY_NAME: .jsonl, also .jsonl.gz and .jsonl.zst; else text */
     const char        *field;
+    const char        *prompt;           /* field that comes before it, a part of its own; NULL: none */
     size_t             bytes;            /* of a block, about; 0: a mebibyte */
     /* Where text[0..n) may be cut, 0 nowhere; NULL: documents are never cut. */
     size_t           (*cut)(const void *arg, const char *text, size_t n);
@@ -24,6 +25,7 @@ struct documents;
 struct block {
     const char *file;                    /* for messages */
     const char *field;                   /* NULL: text is text, not lines of JSON */
+    const char *prompt;
     int64_t     line;                    /* number of the first line */
     bool        begins;                  /* text: a document begins here, else an earlier one continues */
     char       *text;
@@ -40,7 +42,8 @@ int     documents_block(struct documents *d, struct block *b);      /* 1; 0 no m
 int64_t documents_taken(const struct documents *d);                 /* bytes of files read so far */
 int64_t documents_size(const struct documents *d);                  /* of all files; -1 when one is a pipe */
 
-/* Calls take for every document, or part of one, in the block. 0, or -1: block.wrong is not printed yet. */
+/* Calls take for every document, or part of one, in the block; with a prompt, for that, which begins it, and then for
+ * the field, which must hold something. 0, or -1: block.wrong is not printed yet. */
 int  block_each(struct block *b, int (*take)(void *arg, const char *text, size_t n, bool begins), void *arg);
 void block_free(struct block *b);
 

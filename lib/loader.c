@@ -164,6 +164,7 @@ static int open_shards(struct loader *l, struct corpus *c, const struct paths *p
         }
         if (l->o.vocab && l->o.vocab < s->id_limit)
             s->id_limit = l->o.vocab;
+        l->marked |= s->marked;
         c->base[c->n + 1] = c->base[c->n] + s->tokens;
     }
     return 0;
@@ -381,6 +382,16 @@ static int read_stream(struct corpus *c, int64_t at, int64_t n, int32_t *out)
     return 0;
 }
 
+/* A token that is context only comes as ~id; it is the id from here on. */
+static bool take_mark(int32_t *token)
+{
+    bool context = *token < 0;
+
+    if (context)
+        *token = ~*token;
+    return context;
+}
+
 /* Reads the window at `at` of the stream to place `to` of the row and begins its sequences. */
 static int read_window(struct loader *l, int64_t at, int64_t to, int *sequences, int64_t *predicted)
 {
@@ -392,17 +403,18 @@ static int read_window(struct loader *l, int64_t at, int64_t to, int *sequences,
 
     if (read_stream(c, at, n + more, token))
         return -1;
+    take_mark(token);
     c->start[(*sequences)++] = (int32_t)to;
     for (int64_t t = 0; t < n - 1 + more; t++) {
-        bool begins = token[t + 1] == eot;
+        bool context = take_mark(token + t + 1) && l->o.mask, begins = token[t + 1] == eot;
         if (at + t + 1 == edge) {
             begins = true;
             file++;
             edge = file < c->n ? c->base[file + 1] : INT64_MAX;
         }
         if (!begins || l->o.join) {
-            target[t] = token[t + 1];
-            ++*predicted;
+            target[t] = context ? -1 : token[t + 1];
+            *predicted += !context;
             continue;
         }
         target[t] = -1;

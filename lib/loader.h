@@ -27,6 +27,7 @@ struct loader_options {
     bool        shuffle;
     bool        align;          /* a window starts at the first document start after the last one */
     bool        join;           /* documents do not reset the state: a window is one sequence */
+    bool        mask;           /* what shards mark as context is not predicted */
     int         raw_width;      /* 2 or 4: headerless files of such integers; 0: .pts, llm.c .bin */
     int64_t     eot;            /* separator of .bin and raw; -1: 50256; in raw, none */
     int64_t     vocab;          /* of the model: larger vocabularies and ids are refused; 0: any */
@@ -39,6 +40,7 @@ struct loader {
     int64_t     rows;           /* whole rows in an epoch; a row may begin in one epoch and end in the next */
     int64_t     skipped;        /* tokens never visited in an epoch (tail, align) */
     int64_t     vocab;          /* of the shards; 0 unknown */
+    bool        marked;         /* some shard marks context */
     char        tokenizer[65];  /* sha256 of tokenizer.json in hex; "" unknown */
     char        identity[65];   /* sha256 of names, sizes, headers: a run resumes on no others */
     void       *priv;

@@ -101,7 +101,7 @@ void nll_text(struct nll *n, const char *text, size_t size)
 int nll_shards(struct nll *n, const char *files, const char *tokenizer, int64_t context, int64_t limit)
 {
     struct loader_options o = { .files = files, .tokens = context, .context = context, .eot = -1,
-                                .vocab = n->model->cfg.vocab };
+                                .vocab = n->model->cfg.vocab, .mask = n->mask };
     struct loader l;
     int status = 0;
 
@@ -110,6 +110,9 @@ int nll_shards(struct nll *n, const char *files, const char *tokenizer, int64_t 
     if (tokenizer[0] && l.tokenizer[0] && strcmp(tokenizer, l.tokenizer))
         status = fail("%s: these shards were made by tokenizer %.12s, the model's is %.12s", files, l.tokenizer,
                       tokenizer);
+    else if (n->mask && !l.marked)
+        status = fail("%s: --mask-prompt needs shards that mark prompts, as tokenize --prompt-field makes them",
+                      files);
     else if (model_reserve(n->model, JOB_LOSS, context))
         status = -1;
     for (int64_t i = 0; i < l.rows && !status && (!limit || n->tokens < limit); i++) {

@@ -21,6 +21,7 @@ struct nll {
     const double *unigram;        /* [vocab] -log p of a baseline; NULL none */
     double   unigram_loss;
     struct model_state state;
+    bool     mask;                /* what shards mark as context is not counted */
     int64_t  piece;               /* documents are cut into independent parts of so many tokens; 0: whole */
     int32_t  last;                /* the token that has been read but not fed; -1 at a document's start */
     int64_t  at;                  /* its position */

@@ -137,15 +137,17 @@ static int check_header(struct shard *s, const uint8_t *h)
     uint64_t frames = get_u64(h + PTS_AT_FRAMES), index = get_u64(h + PTS_AT_INDEX);
     uint64_t size = (uint64_t)s->size, room = size / 8;
     uint32_t version = get_u32(h + PTS_AT_VERSION), width = get_u32(h + PTS_AT_WIDTH);
-    uint32_t frame = get_u32(h + PTS_AT_FRAME);
+    uint32_t frame = get_u32(h + PTS_AT_FRAME), marked = get_u32(h + PTS_AT_MARKED);
 
     if (version != PTS_VERSION)
         return fail("%s: expected version %d, found %" PRIu32, s->path, PTS_VERSION, version);
     if (width != 2 && width != 4)
         return fail("%s: expected tokens of 2 or 4 bytes, found %" PRIu32, s->path, width);
-    if (vocab < 1 || vocab > (width == 2 ? 65536u : (uint64_t)INT32_MAX))
-        return fail("%s: a vocabulary of %" PRIu64 " does not fit %" PRIu32 " bytes", s->path,
-                    vocab, width);
+    if (marked > 1)
+        return fail("%s: expected 0 or 1 for marks of context, found %" PRIu32, s->path, marked);
+    if (vocab < 1 || vocab > (width == 4 ? (uint64_t)INT32_MAX : marked ? 32768u : 65536u))
+        return fail("%s: a vocabulary of %" PRIu64 " does not fit %" PRIu32 " bytes%s", s->path,
+                    vocab, width, marked ? " with marks" : "");
     if (eot >= vocab)
         return fail("%s: expected a separator below %" PRIu64 ", found %" PRIu64, s->path, vocab,
                     eot);
@@ -188,6 +190,7 @@ static int open_pts(struct shard *s, const uint8_t *h)
     s->frame_tokens = get_u32(h + PTS_AT_FRAME);
     s->number = (int)get_u32(h + PTS_AT_NUMBER);
     s->last = get_u32(h + PTS_AT_LAST);
+    s->marked = get_u32(h + PTS_AT_MARKED);
     for (int i = 0; i < 32 && memcmp(t, unknown, 32); i++) {
         s->tokenizer[2 * i] = digit[t[i] >> 4];
         s->tokenizer[2 * i + 1] = digit[t[i] & 15];

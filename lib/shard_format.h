@@ -28,7 +28,8 @@ enum {
     PTS_AT_NUMBER    = 92,              /* u32 of this file in its set */
     PTS_AT_INDEX     = 96,              /* u64 byte where the frame index begins */
     PTS_AT_LAST      = 104,             /* u32 1 in the last file of a set */
-    PTS_AT_RESERVED  = 108,             /* zeros */
+    PTS_AT_MARKED    = 108,             /* u32 1: the highest bit of a token says that it is context only */
+    PTS_AT_RESERVED  = 112,             /* zeros */
     PTS_HEADER       = 128,
 
     PTS_TRAILER_INDEX     = 0,          /* sha256 of header and frame index */

@@ -70,21 +70,31 @@ static uint32_t id_at(const uint8_t *data, int width, int64_t i)
     return width == 2 ? ((const uint16_t *)data)[i] : ((const uint32_t *)data)[i];
 }
 
+/* The bit of a token that is context only. */
+static uint32_t mark_of(const struct shard *s)
+{
+    return s->width == 2 ? 0x8000u : 0x80000000u;
+}
+
 /* Ids index tables of the model, so none beyond the vocabulary leaves this file. */
 static int check_ids(const struct shard *s, const uint8_t *data, int64_t frame, int64_t n)
 {
-    uint32_t most = 0;
+    uint32_t most = 0, keep = s->marked ? mark_of(s) - 1 : UINT32_MAX;
 
     if (s->width == 2)
-        for (int64_t i = 0; i < n; i++)
-            most = ((const uint16_t *)data)[i] > most ? ((const uint16_t *)data)[i] : most;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t id = ((const uint16_t *)data)[i] & keep;
+            most = id > most ? id : most;
+        }
     else
-        for (int64_t i = 0; i < n; i++)
-            most = ((const uint32_t *)data)[i] > most ? ((const uint32_t *)data)[i] : most;
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t id = ((const uint32_t *)data)[i] & keep;
+            most = id > most ? id : most;
+        }
     if (most < s->id_limit)
         return 0;
     for (int64_t i = 0; i < n; i++)
-        if (id_at(data, s->width, i) == most)
+        if ((id_at(data, s->width, i) & keep) == most)
             return fail("%s: token %" PRId64 ": expected an id below %" PRId64 ", found %" PRIu32,
                         s->path, frame * s->frame_tokens + i, s->id_limit, most);
     return 0;
@@ -123,6 +133,16 @@ static struct shard_slot *load(struct shard *s, struct shard_cache *c, int64_t f
     return old;
 }
 
+static void copy_marked(const struct shard *s, int32_t *out, const uint8_t *data, int64_t from, int64_t n)
+{
+    uint32_t mark = mark_of(s);
+
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t id = id_at(data, s->width, from + i);
+        out[i] = id & mark ? ~(int32_t)(id & (mark - 1)) : (int32_t)id;
+    }
+}
+
 int shard_read(struct shard *s, struct shard_cache *c, int64_t first, int64_t n, int32_t *out)
 {
     REQUIRE(first >= 0 && n >= 0 && first <= s->tokens && n <= s->tokens - first);
@@ -134,7 +154,9 @@ int shard_read(struct shard *s, struct shard_cache *c, int64_t first, int64_t n,
         if (!e)
             return -1;
         take = take < n ? take : n;
-        if (s->width == 2)
+        if (s->marked)
+            copy_marked(s, out, e->data, skip, take);
+        else if (s->width == 2)
             for (int64_t i = 0; i < take; i++)
                 out[i] = ((const uint16_t *)e->data)[skip + i];
         else
@@ -192,7 +214,7 @@ static int64_t *find_documents(struct shard *s, struct shard_cache *c, int64_t *
         if (cap - n < length)
             start = mem_grow(start, (size_t)(cap = 2 * cap + length), sizeof *start);
         for (int64_t i = 0; i < length; i++)
-            if (id[i] == s->eot)
+            if ((id[i] < 0 ? ~id[i] : id[i]) == s->eot)
                 start[n++] = at + i;
     }
     free(id);

@@ -141,6 +141,7 @@ static void fill_header(const struct shard_writer *w, uint8_t h[PTS_HEADER], uin
     put_u32(h + PTS_AT_NUMBER, (uint32_t)w->number);
     put_u64(h + PTS_AT_INDEX, index);
     put_u32(h + PTS_AT_LAST, last);
+    put_u32(h + PTS_AT_MARKED, w->info.marked);
 }
 
 /* Indexes, trailer and, once these are written, the header; then all of it to the disk. */
@@ -201,6 +202,7 @@ static int read_hex(uint8_t out[32], const char *hex)
 static int check_info(struct shard_writer *w)
 {
     struct shard_info *i = &w->info;
+    int64_t most = i->marked ? 32768 : 65536;      /* of two bytes; a mark takes one bit */
 
     if (!w->prefix[0] || w->prefix[strlen(w->prefix) - 1] == '/')
         return fail("'%s': expected DIR/NAME, found a directory", w->prefix);
@@ -208,8 +210,8 @@ static int check_info(struct shard_writer *w)
         return fail("%s: separator %" PRId64 " is not in a vocabulary of %" PRId64, w->prefix,
                     i->eot, i->vocab);
     if (!i->width)
-        i->width = i->vocab <= 65536 ? 2 : 4;
-    if ((i->width != 2 && i->width != 4) || (i->width == 2 && i->vocab > 65536))
+        i->width = i->vocab <= most ? 2 : 4;
+    if ((i->width != 2 && i->width != 4) || (i->width == 2 && i->vocab > most))
         return fail("%s: a vocabulary of %" PRId64 " does not fit tokens of %d bytes", w->prefix,
                     i->vocab, i->width);
     if (i->tokenizer && i->tokenizer[0] && read_hex(w->tokenizer, i->tokenizer))
@@ -297,17 +299,21 @@ struct shard_writer *shard_create(const char *prefix, const struct shard_info *i
     return w;
 }
 
-static int add_token(struct shard_writer *w, int32_t id)
+/* A separator is never marked: it begins a document wherever it stands. */
+static int add_token(struct shard_writer *w, int32_t id, bool context)
 {
+    uint32_t mark = context && id != w->info.eot ? w->info.width == 2 ? 0x8000u : 0x80000000u : 0;
+
+
     if (id == w->info.eot) {
         if (w->documents == w->start_cap)
             w->start = mem_grow(w->start, (size_t)(w->start_cap *= 2), sizeof *w->start);
         w->start[w->documents++] = (uint64_t)w->tokens;
     }
     if (w->info.width == 2)
-        ((uint16_t *)w->frame)[w->held++] = (uint16_t)id;
+        ((uint16_t *)w->frame)[w->held++] = (uint16_t)((uint32_t)id | mark);
     else
-        ((uint32_t *)w->frame)[w->held++] = (uint32_t)id;
+        ((uint32_t *)w->frame)[w->held++] = (uint32_t)id | mark;
     w->tokens++;
     return w->held == w->info.frame_tokens ? end_frame(w) : 0;
 }
@@ -325,15 +331,15 @@ static int check_ids(struct shard_writer *w, const int32_t *ids, int64_t n)
     return 0;
 }
 
-static int add_ids(struct shard_writer *w, const int32_t *ids, int64_t n)
+static int add_ids(struct shard_writer *w, const int32_t *ids, int64_t n, bool context)
 {
     for (int64_t i = 0; i < n; i++)
-        if (add_token(w, ids[i]))
+        if (add_token(w, ids[i], context))
             return -1;
     return 0;
 }
 
-int shard_document(struct shard_writer *w, const int32_t *ids, int64_t n)
+static int add_document(struct shard_writer *w, const int32_t *ids, int64_t n, bool context)
 {
     if (check_ids(w, ids, n))
         return -1;
@@ -341,13 +347,24 @@ int shard_document(struct shard_writer *w, const int32_t *ids, int64_t n)
         w->failed = true;
         return -1;
     }
-    return add_token(w, (int32_t)w->info.eot) || add_ids(w, ids, n) ? -1 : 0;
+    return add_token(w, (int32_t)w->info.eot, false) || add_ids(w, ids, n, context) ? -1 : 0;
+}
+
+int shard_document(struct shard_writer *w, const int32_t *ids, int64_t n)
+{
+    return add_document(w, ids, n, false);
+}
+
+int shard_prompt(struct shard_writer *w, const int32_t *ids, int64_t n)
+{
+    REQUIRE(w->info.marked);
+    return add_document(w, ids, n, true);
 }
 
 int shard_append(struct shard_writer *w, const int32_t *ids, int64_t n)
 {
     REQUIRE(shard_written(w));
-    return check_ids(w, ids, n) || add_ids(w, ids, n) ? -1 : 0;
+    return check_ids(w, ids, n) || add_ids(w, ids, n, false) ? -1 : 0;
 }
 
 int64_t shard_written(const struct shard_writer *w)

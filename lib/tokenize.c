@@ -187,7 +187,7 @@ int tokenize_run(const struct tokenize_options *o, struct tokenize_totals *t,
                  int (*put)(void *arg, const int32_t *ids, int64_t n, bool begins), void *arg)
 {
     struct documents_options from = { .file = o->file, .files = o->files, .format = o->format, .field = o->field,
-                                      .cut = bpe_can_cut(o->bpe) ? cut : NULL, .cut_arg = o->bpe };
+                                      .prompt = o->prompt, .cut = bpe_can_cut(o->bpe) ? cut : NULL, .cut_arg = o->bpe };
     struct documents *d = documents_open(&from);
     struct ring r = { .o = o, .slots = 2 * (int64_t)o->threads + 1 };
     double start = time_now();
@@ -216,14 +216,20 @@ static int put_shard(void *arg, const int32_t *ids, int64_t n, bool begins)
     return begins ? shard_document(arg, ids, n) : shard_append(arg, ids, n);
 }
 
+static int put_pair(void *arg, const int32_t *ids, int64_t n, bool begins)
+{
+    return begins ? shard_prompt(arg, ids, n) : shard_append(arg, ids, n);
+}
+
 int tokenize_shards(const struct tokenize_options *o, struct tokenize_totals *t, const char *prefix, int32_t eot)
 {
-    struct shard_info info = { .vocab = bpe_vocab(o->bpe), .eot = eot, .tokenizer = bpe_sha256(o->bpe) };
+    struct shard_info info = { .vocab = bpe_vocab(o->bpe), .eot = eot, .tokenizer = bpe_sha256(o->bpe),
+                               .marked = o->prompt };
     struct shard_writer *w = shard_create(prefix, &info);
 
     if (!w)
         return -1;
-    if (tokenize_run(o, t, put_shard, w)) {
+    if (tokenize_run(o, t, o->prompt ? put_pair : put_shard, w)) {
         shard_abort(w);
         return -1;
     }
@@ -251,7 +257,7 @@ static size_t cut_words(const void *arg, const char *text, size_t n)
 static int count_files(const struct tokenize_options *o, struct counting *c)
 {
     struct documents_options from = { .file = o->file, .files = o->files, .format = o->format, .field = o->field,
-                                      .cut = cut_words };
+                                      .prompt = o->prompt, .cut = cut_words };
     struct documents *d = documents_open(&from);
     struct block block = { 0 };
     double start = time_now(), next = start + 0.5;

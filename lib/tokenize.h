@@ -15,6 +15,7 @@ struct tokenize_options {
     int         files;
     enum document_format format;
     const char *field;                   /* of a line of JSON */
+    const char *prompt;                  /* field before it that shards mark as context; NULL: none */
     int         threads;
     unsigned    flags;                   /* BPE_CONTROL or 0 */
     bool        progress;                /* a line on stderr that is rewritten */

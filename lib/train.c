@@ -50,12 +50,15 @@ static int open_data(struct train *t, int64_t vocab)
     const struct train_options *o = t->o;
     struct loader_options l = {
         .files = o->data, .tokens = t->micro, .context = o->context, .seed = o->seed, .shuffle = o->shuffle,
-        .align = o->align, .join = o->join, .raw_width = o->raw_width, .eot = o->eot, .vocab = vocab,
+        .align = o->align, .join = o->join, .mask = o->mask_prompt, .raw_width = o->raw_width, .eot = o->eot, .vocab = vocab,
     };
 
     if (loader_open(&t->data, &l))
         return -1;
     t->have_data = true;
+    if (o->mask_prompt && !t->data.marked)
+        return fail("%s: --mask-prompt needs shards that mark prompts, as tokenize --prompt-field makes them",
+                    o->data);
     if (!o->val)
         return 0;
     l.files = o->val;

@@ -28,6 +28,7 @@ struct train_options {
     bool     decay_all, recompute;
     uint64_t seed;
     bool     shuffle, align, join;       /* see loader.h */
+    bool     mask_prompt;                /* learn responses only, from shards that mark prompts */
     bool     once;                       /* refuse to visit the data more than once */
     int      raw_width;
     int64_t  eot;

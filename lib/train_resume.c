@@ -8,7 +8,7 @@
 /* Settings that decide which numbers come out. `fixed` ones must be equal on resuming; of the others
  * old and new value are shown. */
 struct setting { const char *name; bool fixed; double number; const char *text; };
-enum { SETTINGS = 24 };
+enum { SETTINGS = 25 };
 
 static void settings_of(const struct train_options *o, struct setting s[SETTINGS])
 {
@@ -22,6 +22,7 @@ static void settings_of(const struct train_options *o, struct setting s[SETTINGS
         { "beta1", false, (double)o->beta1, NULL }, { "beta2", false, (double)o->beta2, NULL },
         { "eps", false, (double)o->eps, NULL }, { "weight_decay", false, (double)o->weight_decay, NULL },
         { "clip", false, (double)o->clip, NULL }, { "recompute", false, o->recompute, NULL },
+        { "mask_prompt", true, o->mask_prompt, NULL },
         { "train", true, 0, o->train }, { "train_prior", true, o->train_prior, NULL },
         { "plasticity_lr_factor", false, (double)o->gain_rate, NULL },
         { "ranks", false, o->ranks, NULL }, { "data", false, 0, o->data },

@@ -175,7 +175,8 @@ int train_step(struct train *t, bool *stop)
     if (!isfinite(loss))
         return not_finite(t, bad, "loss", loss);
     if (!(sums[1] > 0))
-        return fail("step %lld: its rows predict nothing: every document is one token long", (long long)t->step + 1);
+        return fail("step %lld: its rows predict nothing: every document is %sone token long", (long long)t->step + 1,
+                    t->o->mask_prompt ? "a prompt or " : "");
     t->opt.h.lr = (float)lr;
     t->opt.h.step = t->step + 1;
     t->opt.unit = (float)t->o->batch_tokens / sums[1];

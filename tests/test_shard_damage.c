@@ -115,7 +115,8 @@ static void lies(void)
         { PTS_AT_DOCUMENTS, true, 2, "torn: expected 489 bytes, found 497" },
         { PTS_AT_INDEX, true, 1 << 30, "torn: expected " },
         { PTS_AT_NUMBER, false, 1000000, "the place in the set is not one" },
-        { PTS_AT_RESERVED, false, 7, "expected zero in byte 108, found 7" },
+        { PTS_AT_MARKED, false, 7, "expected 0 or 1 for marks of context, found 7" },
+        { PTS_AT_RESERVED, false, 7, "expected zero in byte 112, found 7" },
     };
     size_t n, documents;
     uint8_t *data = slurp(in_dir("damage_000000.pts"), &n), *bad = mem_new(n, 1);

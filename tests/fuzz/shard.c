@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if (shard_read(&s, &cache, at, take, id))
             break;
         for (int64_t i = 0; i < take; i++)
-            REQUIRE(id[i] >= 0 && id[i] < s.id_limit);
+            REQUIRE((s.marked && id[i] < 0 ? ~id[i] : id[i]) >= 0 && (id[i] < 0 ? ~id[i] : id[i]) < s.id_limit);
     }
     if (s.tokens < 100000)
         shard_verify(&s, &cache);
