@@ -147,6 +147,20 @@ static void pair_of(struct keys *k, const char *key, float *lo, float *hi)
     *hi = (float)b;
 }
 
+/* "ramp", or absent for the family's own. */
+static void read_init(struct keys *k, struct config *c)
+{
+    const char *init = NULL;
+
+    if (json_string(k->j, "init", &init) < 0)
+        k->bad = true;
+    else if (init && strcmp(init, "ramp")) {
+        fail("%s: init is \"%s\"; only \"ramp\" is known", k->file, init);
+        k->bad = true;
+    }
+    c->ramp = init != NULL;
+}
+
 static void read_timing(struct keys *k, struct config *c, const char *min, const char *max,
                         const char *floor_key)
 {
@@ -213,6 +227,7 @@ static void read_common(struct keys *k, struct config *c, struct config_said *sa
     c->tied = flag_of(k, "tie_word_embeddings", false);
     said->tied = json_at(k->j, "tie_word_embeddings") != NULL;
     c->init_std = (float)real_of(k, "initializer_range", NULL, 0.02);
+    read_init(k, c);
     c->bos = id_of(k, "bos_token_id");
     c->eos = id_of(k, "eos_token_id");
     c->pad = id_of(k, "pad_token_id");
@@ -265,13 +280,14 @@ static void read_palimpsa(struct keys *k, struct config *c, struct config_said *
     c->conv = count_of(k, "conv_size", NULL, NEEDED);
     c->rank = count_of(k, "beta_step_rank", NULL, NEEDED);
     c->ffn = count_of(k, "intermediate_size", NULL, 0);
-    if (!c->ffn)
+    if (!json_at(k->j, "intermediate_size"))
         c->ffn = ffn_width(k, c->width);
     c->eps = (float)real_of(k, "norm_eps", NULL, 1e-6);
     c->use_gate = flag_of(k, "use_gate", true);
     c->residual_f32 = flag_of(k, "residual_in_fp32", false);
     c->A_lo = 0;
     c->A_hi = 16;
+    pair_of(k, "A_init_range", &c->A_lo, &c->A_hi);
     c->dt_hi = INFINITY;
     read_timing(k, c, "time_step_min", "time_step_max", "time_step_floor");
     read_meta(k, c);

@@ -31,6 +31,7 @@ struct config {
     float   dt_lo, dt_hi;            /* time_step_limit: clamp of dt; hi may be INFINITY */
     /* initialisation (math.md, section 2) */
     float   init_std;                /* initializer_range */
+    bool    ramp;                    /* A and dt go evenly over the heads; every matrix is N(0, init_std) */
     float   A_lo, A_hi;              /* A ~ U(lo, hi) */
     float   dt_min, dt_max, dt_floor;
     bool    rescale_prenorm;         /* out_proj kaiming-uniform / sqrt(layers) */

@@ -77,6 +77,8 @@ int config_check(const struct config *c, const char *name)
     if (!(c->dt_min > 0) || !(c->dt_max >= c->dt_min) || !(c->dt_floor >= 0))
         return fail("%s: expected 0 < time_step_min <= time_step_max and time_step_floor >= 0, "
                     "found %g, %g and %g", name, (double)c->dt_min, (double)c->dt_max, (double)c->dt_floor);
+    if (c->ramp && !(c->A_lo > 0))
+        return fail("%s: init \"ramp\" needs an A_init_range above 0, found %g", name, (double)c->A_lo);
     return 0;
 }
 

@@ -2,7 +2,7 @@
  *
  * What a form cannot say is refused, not dropped. Ours on top of Hugging Face's keys, each only where
  * it says something: metaplastic_layers, mixers, real_vocab_size, norm_groups, gate_after_norm,
- * D_has_hdim, A_init_range. */
+ * D_has_hdim, A_init_range, init. */
 #include "config.h"
 #include "json.h"
 #include <math.h>
@@ -149,6 +149,8 @@ static void put_common(struct text *t, const struct config *c, const char *archi
     put_mixers(t, c);
     put_flag(t, "tie_word_embeddings", c->tied);
     put_float(t, "initializer_range", c->init_std);
+    if (c->ramp)
+        put_string(t, "init", "ramp");
     put_id(t, "bos_token_id", c->bos);
     put_id(t, "eos_token_id", c->eos);
     put_id(t, "pad_token_id", c->pad);
@@ -170,6 +172,8 @@ static int write_palimpsa(struct text *t, const struct config *c)
     put_flag(t, "use_residual", true);
     put_flag(t, "residual_in_fp32", c->residual_f32);
     put_string(t, "hidden_act", "swish");
+    if (c->A_lo > 0 || c->A_hi != 16)
+        put_pair(t, "A_init_range", c->A_lo, c->A_hi);
     put_timing(t, c);
     return put_meta(t, c);
 }
@@ -262,6 +266,8 @@ static int write_native(struct text *t, const struct config *c)
     if (c->norm_groups != c->groups)
         return fail("state-spaces models normalise per group: ngroups is %d, but the norm has %d",
                     c->groups, c->norm_groups);
+    if (c->ramp)
+        return fail("state-spaces configs have no \"init\"");
     if (c->eps != 1e-5f)
         return fail("state-spaces models have a norm epsilon of 1e-5, this one %g", (double)c->eps);
     put_int(t, "d_model", c->width);

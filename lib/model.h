@@ -45,6 +45,10 @@ double model_learn(struct model *m, const struct batch *b, float scale,
  * sequence's row means nothing). */
 void   model_logits(struct model *m, const struct batch *b, const struct pass *p, bool last, float *logits);
 
+/* How many of the n tokens at[] have a target that is likelier than every other id; right [n], or NULL, says which.
+ * Logits exist of these tokens only. Room as for JOB_LOGITS. */
+int64_t model_right(struct model *m, const struct batch *b, const int32_t *at, int64_t n, bool *right);
+
 /* Forward in steps, for models whose layers are not all there at once: x [tokens,width] F32 is the residual stream.
  * logits: [tokens, vocab] host floats. */
 void   model_enter(struct model *m, const struct batch *b, struct tensor x);

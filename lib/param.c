@@ -31,13 +31,37 @@ float draw_log_uniform(uint64_t seed, uint64_t stream, int64_t i, const struct p
     return (float)log(p->a + (p->b - p->a) * u);
 }
 
+static float softplus_inverse(double dt, double least)
+{
+    dt = dt < least ? least : dt;
+    return (float)(dt + log(-expm1(-dt)));
+}
+
 float draw_dt_bias(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
 {
     double u = rng_uniform(seed, stream, (uint64_t)i);
-    double dt = exp(log(p->a) + (log(p->b) - log(p->a)) * u);
 
-    dt = dt < p->c ? p->c : dt;
-    return (float)(dt + log(-expm1(-dt)));
+    return softplus_inverse(exp(log(p->a) + (log(p->b) - log(p->a)) * u), p->c);
+}
+
+/* From a at the first element to b at the last. */
+static double ramp(double a, double b, int64_t i, const struct param *p)
+{
+    int64_t n = tensor_count(p->value);
+
+    return a + (b - a) * (n > 1 ? (double)i / (double)(n - 1) : 0);
+}
+
+float draw_log_ramp(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
+{
+    (void)seed, (void)stream;
+    return (float)log(ramp(p->a, p->b, i, p));
+}
+
+float draw_dt_ramp(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
+{
+    (void)seed, (void)stream;
+    return softplus_inverse(ramp(p->b, p->a, i, p), p->c);
 }
 
 int params_add(struct params *p, struct param like)

@@ -22,6 +22,8 @@ draw_fn draw_normal;            /* N(a, b) */
 draw_fn draw_uniform;           /* U(a, b) */
 draw_fn draw_log_uniform;       /* log U(a, b), open at a */
 draw_fn draw_dt_bias;           /* softplus^-1(dt), dt log-uniform in [a, b], at least c */
+draw_fn draw_log_ramp;          /* log of a .. b, evenly over the elements */
+draw_fn draw_dt_ramp;           /* softplus^-1 of b .. a, evenly over the elements, at least c */
 
 struct param {
     char          name[96];         /* as in the checkpoint: "model.layers.3.attn.q_proj.weight" */

@@ -19,7 +19,7 @@ level_of() {
     dev | op | ops | scan | comm | check | memory | tile) echo 2 ;;
     param | layer | mixer) echo 3 ;;
     model | optim | schedule | loader | shard | bpe | pretoken | source | jsonl | documents | tokenize | ckpt | convert) echo 4 ;;
-    train | session | sample | verify | metrics | task | score | plot | opened | nll | plasticity) echo 5 ;;
+    train | session | sample | verify | metrics | task | score | plot | mqar | opened | nll | plasticity) echo 5 ;;
     *) echo unknown ;;
     esac
 }

@@ -90,6 +90,11 @@ static void test_palimpsa(void)
     CHECK(good("{" D ", \"intermediate_size\": 96, \"metaplastic_layers\": []}") && !c.gain[1] && round_trip());
     CHECK(bad("{" D ", \"intermediate_size\": 96, \"metaplastic_layers\": [2]}", "metaplastic_layers", "", ""));
     CHECK(bad("{" D ", \"intermediate_size\": 96, \"metaplastic_layers\": [1, 1]}", "distinct", "", ""));
+    CHECK(good("{" D ", \"intermediate_size\": 0}") && c.ffn == 0 && !c.ramp && round_trip());
+    CHECK(good("{" D ", \"intermediate_size\": 0, \"init\": \"ramp\", \"A_init_range\": [0.01, 0.16]}"));
+    CHECK(c.ramp && c.A_lo == 0.01f && c.A_hi == 0.16f && round_trip());
+    CHECK(bad("{" D ", \"intermediate_size\": 0, \"init\": \"ramp\"}", "A_init_range", "above 0", ""));
+    CHECK(bad("{" D ", \"intermediate_size\": 0, \"init\": \"zeros\"}", "init is", "zeros", "ramp"));
     CHECK(bad("{" D "}", "missing", "hidden_ratio", ""));
     CHECK(bad("{" D ", \"intermediate_size\": 96, \"use_short_conv\": false}", "use_short_conv", "", ""));
     CHECK(bad("{" D ", \"intermediate_size\": 96, \"hidden_act\": \"gelu\"}", "gelu", "", ""));

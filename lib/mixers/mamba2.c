@@ -44,12 +44,14 @@ static void mamba2_init(struct layer *l, const char *prefix)
 
     layer_add(l, prefix, "mixer.in_proj.weight", SHAPE(F32, z.I + z.C + z.H, z.D), 0, draw_normal, 0, std);
     layer_add(l, prefix, "mixer.conv1d.weight", SHAPE(F32, z.C, 1, c->conv), PARAM_F32, draw_normal, 0, std);
-    i = layer_add(l, prefix, "mixer.dt_bias", SHAPE(F32, z.H), small, draw_dt_bias, c->dt_min, c->dt_max);
+    i = layer_add(l, prefix, "mixer.dt_bias", SHAPE(F32, z.H), small, c->ramp ? draw_dt_ramp : draw_dt_bias, c->dt_min,
+                  c->dt_max);
     l->params->at[i].c = c->dt_floor;
-    layer_add(l, prefix, "mixer.A_log", SHAPE(F32, z.H), small, draw_log_uniform, c->A_lo, c->A_hi);
+    layer_add(l, prefix, "mixer.A_log", SHAPE(F32, z.H), small, c->ramp ? draw_log_ramp : draw_log_uniform, c->A_lo,
+              c->A_hi);
     layer_add(l, prefix, "mixer.D", SHAPE(F32, c->D_has_hdim ? z.I : z.H), small, draw_const, 1, 0);
     layer_add(l, prefix, "mixer.norm.weight", SHAPE(F32, z.I), small, draw_const, 1, 0);
-    if (c->rescale_prenorm)
+    if (c->rescale_prenorm && !c->ramp)
         layer_add(l, prefix, "mixer.out_proj.weight", SHAPE(F32, z.D, z.I), 0, draw_uniform, -out, out);
     else
         layer_add(l, prefix, "mixer.out_proj.weight", SHAPE(F32, z.D, z.I), 0, draw_normal, 0, std);
@@ -62,7 +64,8 @@ static void mamba2_init(struct layer *l, const char *prefix)
     if (!c->gain[l->index])
         return;
     layer_add(l, prefix, "mixer.b_rank_proj.weight", SHAPE(F32, z.R, z.D), gain, draw_normal, 0, std);
-    layer_add(l, prefix, "mixer.b_proj.weight", SHAPE(F32, z.I, z.R), gain, draw_uniform, -bound, bound);
+    layer_add(l, prefix, "mixer.b_proj.weight", SHAPE(F32, z.I, z.R), gain, c->ramp ? draw_normal : draw_uniform,
+              c->ramp ? 0 : -bound, c->ramp ? std : bound);
     layer_add(l, prefix, "mixer.b_scale", SHAPE(F32, z.H), small | gain, draw_const, 1, 0);
     layer_add(l, prefix, "mixer.Ip_log", SHAPE(F32, z.H), small | gain | PARAM_FROZEN, draw_const, 0, 0);
 }

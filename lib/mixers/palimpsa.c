@@ -53,9 +53,11 @@ static void palimpsa_init(struct layer *l, const char *prefix)
     add_conv(l, prefix, "attn.k_conv1d.weight", z.H * z.K);
     add_conv(l, prefix, "attn.v_conv1d.weight", z.H * z.V);
     layer_add(l, prefix, "attn.dt_proj.weight", SHAPE(F32, z.H, z.D), 0, draw_normal, 0, std);
-    i = layer_add(l, prefix, "attn.dt_bias", SHAPE(F32, z.H), small, draw_dt_bias, c->dt_min, c->dt_max);
+    i = layer_add(l, prefix, "attn.dt_bias", SHAPE(F32, z.H), small, c->ramp ? draw_dt_ramp : draw_dt_bias, c->dt_min,
+                  c->dt_max);
     l->params->at[i].c = c->dt_floor;
-    layer_add(l, prefix, "attn.A_log", SHAPE(F32, z.H), small, draw_log_uniform, c->A_lo, c->A_hi);
+    layer_add(l, prefix, "attn.A_log", SHAPE(F32, z.H), small, c->ramp ? draw_log_ramp : draw_log_uniform, c->A_lo,
+              c->A_hi);
     layer_add(l, prefix, "attn.bs_proj.weight", SHAPE(F32, z.H, z.D), 0, draw_normal, 0, std);
     layer_add(l, prefix, "attn.D", SHAPE(F32, z.H), small, draw_const, 1, 0);
     layer_add(l, prefix, "attn.o_norm.weight", SHAPE(F32, z.V), small, draw_const, 1, 0);
@@ -65,7 +67,8 @@ static void palimpsa_init(struct layer *l, const char *prefix)
     if (!c->gain[l->index])
         return;
     layer_add(l, prefix, "attn.b_rank_proj.weight", SHAPE(F32, z.R, z.D), gain, draw_normal, 0, std);
-    layer_add(l, prefix, "attn.b_proj.weight", SHAPE(F32, z.H * z.V, z.R), gain, draw_uniform, -bound, bound);
+    layer_add(l, prefix, "attn.b_proj.weight", SHAPE(F32, z.H * z.V, z.R), gain, c->ramp ? draw_normal : draw_uniform,
+              c->ramp ? 0 : -bound, c->ramp ? std : bound);
     layer_add(l, prefix, "attn.b_scale", SHAPE(F32, z.H), small | gain, draw_const, 1, 0);
     layer_add(l, prefix, "attn.Ip_log", SHAPE(F32, z.H), small | gain | PARAM_FROZEN, draw_const, 0, 0);
 }
