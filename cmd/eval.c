@@ -14,7 +14,7 @@ extern const struct cmd cmd_eval;
 struct eval {
     const char *dir, *device, *dtype, *field, *unigram, *out;
     struct opt_list data;
-    struct opt_numbers lengths, depths;
+    struct opt_numbers lengths, depths, pairs;
     int64_t context, limit, shown;
     int threads;
     bool by_position, mask, quiet;
@@ -218,6 +218,8 @@ static int understand(struct eval *e, int n, const char **argv)
         return fail("eval: --score-only is for longbench and babilong");
     if (!e->task.score_only && !e->data.n && (nll || !e->task.task->generates))
         return fail("eval: expected data%s", nll ? ": text, .jsonl, .pts or .bin" : "");
+    if (!nll && e->data.n && e->task.task->ids)
+        return fail("eval: %s makes its samples, found data %s", argv[0], e->data.at[0]);
     return 0;
 }
 
@@ -233,13 +235,15 @@ static int run_task(struct eval *e)
     r->limit = e->limit;
     r->lengths = (struct axis){ e->lengths.at, e->lengths.n };
     r->depths = (struct axis){ e->depths.at, e->depths.n };
+    r->pairs = (struct axis){ e->pairs.at, e->pairs.n };
     r->results = &e->results;
     if (r->m) {
         results_say(r->results, "device", e->device);
         results_say(r->results, "dtype", e->dtype);
-        if (opened_need_tokenizer(r->m))
+        if (!r->task->ids && opened_need_tokenizer(r->m))
             return -1;
-        results_count(r->results, "first_id", r->separator ? bpe_eot(r->m->bpe) : bpe_bos(r->m->bpe));
+        if (!r->task->ids)
+            results_count(r->results, "first_id", r->separator ? bpe_eot(r->m->bpe) : bpe_bos(r->m->bpe));
     }
     results_count(r->results, "limit", r->limit);
     results_count(r->results, "context", r->context);
@@ -273,12 +277,15 @@ static int eval(int argc, const char **argv)
         OPT("score-only", &e.task.score_only, "DIR", "score the predictions there, without a model"),
         OPT("prompts", &e.task.prompts, "FILE", "write LongBench's prompts"),
         OPT("forms", &e.task.forms, "LIST", "of niah: single_1, single_2, single_3, multikey_1, multikey_2, multikey_3"),
-        OPT("lengths", &e.lengths, "LIST", "tokens of generated prompts with their answers: 1Ki,2Ki,4Ki (niah, babilong)",
+        OPT("lengths", &e.lengths, "LIST", "tokens of generated prompts with their answers: 1Ki,2Ki,4Ki (niah, babilong, mqar)",
             .range = "[1,2e9]"),
         OPT("depths", &e.depths, "LIST", "where needles stand, in percent (niah)", .range = "[0,100]"),
-        OPT("samples", &e.task.samples, "N", "of a length and depth; 0: 10 (niah), 100 (babilong)", .range = "[0,)"),
+        OPT("samples", &e.task.samples, "N", "of a length and depth; 0: 10 (niah), 100 (babilong), 1000 (mqar)", .range = "[0,)"),
         OPT("answer-tokens", &e.task.answer_tokens, "N", "most tokens of an answer; 0: 128 (niah), 20 (babilong)",
             .range = "[0,)"),
+        OPT("pairs", &e.pairs, "LIST", "keys and values of mqar, one number for each of --lengths", .range = "[1,1e9]"),
+        OPT("vocab", &e.task.vocab, "N", "mqar: tokens, half of them keys; 0: the model's", .range = "[0,16777216]"),
+        OPT("random-filler", &e.task.filler, NULL, "mqar: random tokens, not 0, where nothing is asked"),
         OPT("background", &e.task.background, "FILE", "prose between needles or facts: text or .jsonl"),
         OPT("wording", &e.task.wording, "FILE", "JSON with the texts of prompts (niah, babilong)"),
         OPT("seed", &e.task.seed, "N", "of generated prompts"),
@@ -312,6 +319,7 @@ static int eval(int argc, const char **argv)
     free(e.data.at);
     free(e.lengths.at);
     free(e.depths.at);
+    free(e.pairs.at);
     return n < 0 ? 2 : status;
 }
 

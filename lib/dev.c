@@ -57,14 +57,14 @@ static int open_cuda(struct dev *d, int index, int threads)
     d->threads = threads;
     return dev_cuda_open(d, d->index);
 }
-static int gpus(void) { return dev_cuda_count(); }
+int dev_gpus(void) { return dev_cuda_count(); }
 #else
 static int open_cuda(struct dev *d, int index, int threads)
 {
     (void)d, (void)index, (void)threads;
     return fail("device cuda: this palimpsa was built without CUDA");
 }
-static int gpus(void) { return 0; }
+int dev_gpus(void) { return 0; }
 #endif
 
 int dev_open(struct dev *d, const char *name, enum dtype type, int threads)
@@ -78,7 +78,7 @@ int dev_open(struct dev *d, const char *name, enum dtype type, int threads)
     if (threads == 0)
         threads = omp_get_num_procs();
 
-    if (cuda != CUDA_NOT_NAMED || (!strcmp(name, "auto") && gpus() > 0))
+    if (cuda != CUDA_NOT_NAMED || (!strcmp(name, "auto") && dev_gpus() > 0))
         status = open_cuda(&fresh, cuda, threads);
     else if (!strcmp(name, "auto") || !strcmp(name, "cpu"))
         status = open_host(&fresh, DEV_CPU, threads);

@@ -36,6 +36,7 @@ int  dev_open(struct dev *d, const char *name, enum dtype type, int threads);
 struct dev dev_dry(const struct dev *d);
 int  dev_reserve(struct dev *d, size_t keep, size_t temp);     /* bytes; replaces what was reserved */
 void dev_close(struct dev *d);
+int  dev_gpus(void);                                           /* GPUs that "cuda:N" may name; starts the driver */
 /* "cpu (2 threads)" or "cuda:0 (NVIDIA H200)"; points into d or to a literal */
 const char *dev_describe(const struct dev *d, char *out, size_t size);
 EXTERN_C_END

@@ -51,7 +51,7 @@ static int read_line(void *arg, const struct json *j, const char *name)
     if (isnan(at) && !is_val)
         return fail("%s: expected %s beside %s", name, r->x, r->y);
     points_rewind(is_val ? &r->val : &r->train, step);
-    *points_add(is_val ? &r->val : &r->train) = (struct point){ step, at, value, value };
+    *points_add(is_val ? &r->val : &r->train) = (struct point){ .step = step, .x = at, .y = value, .smooth = value };
     return 0;
 }
 

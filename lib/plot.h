@@ -14,7 +14,7 @@
 #include "base.h"
 EXTERN_C_BEGIN
 
-struct point { double step, x, y, smooth; };
+struct point { double step, x, y, smooth, low, high; };     /* low and high: ends of a bar through y */
 struct curve {
     char          label[128];
     struct point *train, *val;      /* val: the lines with val_loss, only when y is loss */
@@ -28,6 +28,9 @@ struct figure {
     struct frame        frame;
     bool                log_x, log_y;
     bool                smooth;     /* draw smooth, and y as a pale line behind it */
+    bool                bars;       /* points with bars from low to high, joined by lines */
+    const char *const  *tic;        /* names at x = 0, 1, .. in the place of numbers; NULL ends; may be NULL */
+    double              bottom, top;                 /* of the y axis; equal: as the numbers are */
     const struct curve *curve;
     int                 n;
 };

@@ -7,7 +7,7 @@ static const char *const color[] = {
 };
 
 static void add_points(struct text *t, int index, const struct curve *c, const struct point *p, int64_t n,
-                       const char *kind)
+                       const char *kind, bool bars)
 {
     for (int64_t i = 0; i < n; i++) {
         text_add(t, "%d\t", index);
@@ -18,19 +18,49 @@ static void add_points(struct text *t, int index, const struct curve *c, const s
         drawing_number(t, p[i].x);
         drawing_number(t, p[i].y);
         drawing_number(t, p[i].smooth);
+        if (bars) {
+            drawing_number(t, p[i].low);
+            drawing_number(t, p[i].high);
+        }
         text_add(t, "\n");
     }
 }
 
 static void add_table(struct text *t, const struct figure *f)
 {
-    text_add(t, "curve\tlabel\tkind\tstep\tx\ty\tsmooth\n");
+    text_add(t, "curve\tlabel\tkind\tstep\tx\ty\tsmooth%s\n", f->bars ? "\tlow\thigh" : "");
     for (int i = 0; i < f->n; i++) {
         const struct curve *c = &f->curve[i];
 
-        add_points(t, i, c, c->train, c->ntrain, "train");
-        add_points(t, i, c, c->val, c->nval, "val");
+        add_points(t, i, c, c->train, c->ntrain, "train", f->bars);
+        add_points(t, i, c, c->val, c->nval, "val", f->bars);
     }
+}
+
+/* Points with bars; curves stand a little apart, so that their bars do. */
+static void add_bars(struct text *t, const struct figure *f, int i, const char *table)
+{
+    double shift = 0.04 * (i - (f->n - 1) / 2.);
+
+    drawing_quote(t, table);
+    text_add(t, " skip 1 using ($1 == %d ? $5 + %.3g : NaN):6:8:9 with yerrorlines lw 2 pt 7 ps 0.8 lc rgb '%s' title ",
+             i, shift, color[(size_t)i % LEN(color)]);
+    drawing_quote(t, f->curve[i].label);
+    text_add(t, i + 1 < f->n ? ", \\\n    " : "\n");
+}
+
+/* Names along the x axis. */
+static void add_tics(struct text *t, const char *const *tic)
+{
+    int n = 0;
+
+    text_add(t, "set xtics (");
+    for (; tic[n]; n++) {
+        text_add(t, n ? ", " : "");
+        drawing_quote(t, tic[n]);
+        text_add(t, " %d", n);
+    }
+    text_add(t, ")\nset xrange [-0.5:%g]\n", n - 0.5);
 }
 
 /* One entry of the plot command: rows of one curve and kind; others become NaN, which draws nothing. */
@@ -79,8 +109,12 @@ int figure_write(const struct figure *f, const char *path)
     text_add(&script, "set grid\nset key top right\nset format x '%%.1s%%c'\n");
     if (f->log_x || f->log_y)
         text_add(&script, "set logscale %s\n", f->log_x && f->log_y ? "xy" : f->log_x ? "x" : "y");
+    if (f->top > f->bottom)
+        text_add(&script, "set yrange [%g:%g]\nset key outside\n", f->bottom, f->top);
+    if (f->tic)
+        add_tics(&script, f->tic);
     text_add(&script, "plot \\\n    ");
     for (int i = 0; i < f->n; i++)
-        add_curve(&script, f, i, d.table);
+        (f->bars ? add_bars : add_curve)(&script, f, i, d.table);
     return drawing_finish(&d, &table, &script);
 }

@@ -6,11 +6,12 @@
 #include <math.h>
 
 extern const struct task task_longbench, task_lambada, task_lambada_standard, task_piqa, task_hellaswag,
-                         task_winogrande, task_arc_easy, task_arc_challenge, task_siqa, task_boolq, task_wikitext, task_niah, task_babilong;
+                         task_winogrande, task_arc_easy, task_arc_challenge, task_siqa, task_boolq, task_wikitext,
+                         task_niah, task_babilong, task_mqar;
 static const struct task *const tasks[] = {
     &task_lambada, &task_lambada_standard, &task_piqa, &task_hellaswag, &task_winogrande, &task_arc_easy,
     &task_arc_challenge, &task_siqa, &task_boolq, &task_wikitext, &task_longbench, &task_niah,
-    &task_babilong
+    &task_babilong, &task_mqar
 };
 
 const struct task *task_next(const struct task *t)

@@ -40,9 +40,11 @@ struct task_run {
     int                files;
     const char *config, *predictions, *score_only, *prompts, *chat, *log, *labels;
     const char *forms, *background, *wording;       /* of generated prompts: which, a file of text, a file of words */
-    struct axis { const double *at; int n; } lengths, depths;       /* of them, in tokens and percent; n 0: unsaid */
+    struct axis { const double *at; int n; } lengths, depths, pairs;    /* of them, in tokens and percent; of mqar; n 0: unsaid */
     int64_t  samples, answer_tokens;     /* of a length and depth; of an answer; 0: the task's own */
     uint64_t seed;
+    int64_t  vocab;                      /* of mqar; 0: the model's */
+    bool     filler;                     /* of mqar: random tokens in the place of 0 */
     bool    indel, buckets, skip_long, separator;
     int64_t limit, context, batch;       /* samples, tokens of one, samples side by side; 0: all, any, - */
 };
@@ -51,6 +53,7 @@ struct task {
     int       (*run)(struct task_run *r);
     bool        scores;                  /* can score files without a model */
     bool        generates;               /* needs no data */
+    bool        ids;                     /* its samples are ids: needs no tokenizer */
 };
 const struct task *task_find(const char *name);
 const struct task *task_next(const struct task *t);                    /* NULL starts */

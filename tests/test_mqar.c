@@ -45,7 +45,7 @@ static void test_examples(const struct mqar *q)
         mqar_make(&other, 7, i, again, there);               /* by itself, whatever came before */
         CHECK(!memcmp(token, again, (size_t)q->length * 4) && !memcmp(at, there, (size_t)q->pairs * 4));
     }
-    CHECK(!same);
+    CHECK(same < 100);                                       /* of the smallest there are three in all */
     CHECK(q->random ? zeros < 200 * q->length / 8 : zeros == 200 * (q->length - 3 * q->pairs));
     mqar_maker_close(&m);
     mqar_maker_close(&other);

@@ -1,0 +1,37 @@
+/* mqar_grid.h - the whole experiment: every model at every rate, length and seed, as processes side by side. */
+#ifndef MQAR_GRID_H
+#define MQAR_GRID_H
+#include "mqar_run.h"
+EXTERN_C_BEGIN
+
+struct mqar_cell {                       /* one run */
+    struct mqar_job  job;
+    struct mqar_told told;               /* the last that was heard of it */
+};
+struct mqar_grid {
+    const struct mqar_options *o;
+    struct mqar_cell *cell;
+    int       n;
+    struct mqar_mix *mix;                /* [mixes] */
+    int       mixes;
+    char    (*model)[256];
+    int       models;
+    double   *rate;
+    int       rates;
+};
+/* Settings of a preset, "laptop" or "paper". */
+struct mqar_options mqar_preset(const char *name);
+/* Reads the lists and refuses what cannot run. 0, or -1 with the reason. */
+int  mqar_grid_open(struct mqar_grid *g, const struct mqar_options *o);
+void mqar_grid_close(struct mqar_grid *g);
+/* Runs what is not finished, until a signal or --max-seconds; fills told. 0; 1 when runs failed; -1 with the reason
+ * when nothing could run. */
+int  mqar_grid_run(struct mqar_grid *g);
+/* OUT/runs.tsv, results.json, results.md and the figures. 0 or -1. */
+int  mqar_grid_write(const struct mqar_grid *g);
+/* What is known of a run from its files. */
+int  mqar_cell_read(const struct mqar_grid *g, struct mqar_cell *c);
+bool mqar_cell_path(const struct mqar_grid *g, const struct mqar_cell *c, const char *name, char *out, size_t size);
+const char *mqar_state_name(enum mqar_state s);
+EXTERN_C_END
+#endif

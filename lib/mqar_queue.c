@@ -1,0 +1,386 @@
+/* mqar_queue.c - runs as processes side by side: each trains on its device and reports through one pipe.
+ *
+ * The parent opens no device and starts no threads, so that a child may do both. */
+#define _GNU_SOURCE
+#include "ckpt.h"
+#include "dev.h"
+#include "json.h"
+#include "mqar_grid.h"
+#include "train_parts.h"
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_JOBS = 256, MOST_DEVICES = 64 };
+
+struct queue {
+    struct mqar_grid   *g;
+    struct mqar_options o;               /* with jobs and threads decided */
+    char    device[MOST_DEVICES][32];
+    int     devices;
+    int     pipe[2];
+    pid_t   pid[MOST_JOBS];              /* 0: free */
+    int     cell[MOST_JOBS];
+    int     running, finished, failed;
+    bool    stopping;
+    double  began, done, all;            /* work of this invocation, in tokens */
+};
+
+static double work(const struct mqar_grid *g, const struct mqar_cell *c)
+{
+    double length = 0;
+
+    for (int k = 0; k < c->job.mix.n; k++)
+        length += (double)c->job.mix.at[k].length / c->job.mix.n;
+    return length * (double)(g->o->train * g->o->epochs);
+}
+
+static bool is_over(const struct mqar_cell *c)
+{
+    return c->told.state == MQAR_FINISHED || c->told.state == MQAR_DIVERGED;
+}
+
+/* Opens every device once, in a process of its own. Returns how many GPUs there are, or -1. */
+static int probe(const struct queue *q)
+{
+    int end = 0;
+    pid_t pid;
+
+    fflush(NULL);
+    pid = fork();
+    if (pid < 0)
+        return fail("cannot start a process: %s", strerror(errno));
+    if (!pid) {
+        struct dev d;
+        for (int i = 0; i < q->devices; i++) {
+            if (dev_open(&d, q->device[i], !strcmp(q->o.dtype, "bf16") ? BF16 : F32, q->o.threads))
+                _exit(255);
+            dev_close(&d);
+        }
+        _exit(q->devices ? 0 : dev_gpus() < MOST_DEVICES ? dev_gpus() : MOST_DEVICES);
+    }
+    while (waitpid(pid, &end, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(end) && WEXITSTATUS(end) < 255 ? WEXITSTATUS(end) : -1;
+}
+
+/* auto: every GPU, else the CPU; or a list of devices. */
+static int find_devices(struct queue *q)
+{
+    const char *s = q->o.device;
+    int gpus;
+
+    if (!strcmp(s, "auto")) {
+        gpus = probe(q);
+        for (int i = 0; i < gpus; i++)
+            str_format(q->device[q->devices++], sizeof q->device[0], "cuda:%d", i);
+        if (!gpus)
+            str_format(q->device[q->devices++], sizeof q->device[0], "cpu");
+        return gpus < 0 || probe(q) < 0 ? -1 : 0;
+    }
+    for (; s; s = strchr(s, ',') ? strchr(s, ',') + 1 : NULL) {
+        if (q->devices == MOST_DEVICES)
+            return fail("--device: more than %d", MOST_DEVICES);
+        if (!str_format(q->device[q->devices++], sizeof q->device[0], "%.*s", (int)strcspn(s, ","), s))
+            return fail("--device: expected names such as cuda:0, separated by commas, found '%s'", s);
+    }
+    return probe(q) < 0 ? -1 : 0;
+}
+
+/* A GPU gets one run at a time, a CPU one for each core, unless it is said how many. */
+static void decide_jobs(struct queue *q, int waiting)
+{
+    int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    bool gpu = !strncmp(q->device[0], "cuda", 4);
+
+    if (!q->o.jobs)
+        q->o.jobs = gpu ? q->devices : cores;
+    if (q->o.jobs > waiting)
+        q->o.jobs = waiting;
+    if (q->o.jobs > MOST_JOBS)
+        q->o.jobs = MOST_JOBS;
+    if (!q->o.threads)
+        q->o.threads = cores / (q->o.jobs ? q->o.jobs : 1);
+    if (q->o.threads < 1)
+        q->o.threads = 1;
+}
+
+static void send(void *arg, const struct mqar_told *t)
+{
+    const int *at = arg;                 /* the pipe, and which run this is */
+    struct mqar_told told = *t;
+
+    told.job = at[1];
+    if (write(at[0], &told, sizeof told) != (ssize_t)sizeof told)
+        _exit(1);                        /* nobody listens any more */
+}
+
+static NORETURN void child(const struct queue *q, int slot, int cell, pid_t parent)
+{
+    struct mqar_cell *c = &q->g->cell[cell];
+    int at[2] = { q->pipe[1], cell }, status;
+    char dir[4096];
+
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent || !mqar_cell_path(q->g, c, "", dir, sizeof dir))
+        _exit(1);
+    close(q->pipe[0]);
+    status = mqar_train(&q->o, &c->job, dir, q->device[slot % q->devices], send, at);
+    fflush(NULL);
+    _exit(status ? 1 : 0);
+}
+
+static int start(struct queue *q, int slot, int cell)
+{
+    char dir[4096];
+    pid_t parent = getpid(), pid;
+
+    if (!mqar_cell_path(q->g, &q->g->cell[cell], "", dir, sizeof dir))
+        return fail("%s: path too long", q->o.out);
+    if (mkdir(dir, 0777) && errno != EEXIST)
+        return fail("%s: %s", dir, strerror(errno));
+    fflush(NULL);
+    pid = fork();
+    if (pid < 0)
+        return fail("cannot start a process: %s", strerror(errno));
+    if (!pid)
+        child(q, slot, cell, parent);
+    q->pid[slot] = pid;
+    q->cell[slot] = cell;
+    q->g->cell[cell].told.state = MQAR_RUNS;
+    q->running++;
+    return 0;
+}
+
+static void duration(char out[32], double seconds)
+{
+    int64_t s = isfinite(seconds) && seconds > 0 ? (int64_t)(seconds + 0.5) : 0;
+
+    if (s >= 3600)
+        snprintf(out, 32, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
+    else
+        snprintf(out, 32, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
+}
+
+/* Until all is done, at the rate of this invocation. */
+static double left_of_all(const struct queue *q)
+{
+    double done = q->done;
+
+    for (int i = 0; i < q->o.jobs; i++)
+        if (q->pid[i]) {
+            const struct mqar_cell *c = &q->g->cell[q->cell[i]];
+            done += work(q->g, c) * (double)c->told.epoch / (double)q->o.epochs;
+        }
+    return done > 0 ? (time_now() - q->began) * (q->all - done) / done : 0;
+}
+
+static void show(const struct queue *q, const struct mqar_cell *c)
+{
+    const struct mqar_told *t = &c->told;
+    char mix[256], accuracy[32 * MQAR_MIX], run[32], all[32];
+    size_t n = 0;
+
+    mqar_mix_text(&c->job.mix, mix, sizeof mix);
+    for (int k = 0; k < c->job.mix.n; k++)
+        n += (size_t)snprintf(accuracy + n, sizeof accuracy - n, "%s%.4f", k ? " " : "", t->accuracy[k]);
+    duration(run, t->state == MQAR_RUNS ? t->epoch_seconds * (double)(q->o.epochs - t->epoch) : t->seconds);
+    duration(all, left_of_all(q));
+    say("%s %s lr %g seed %llu  epoch %lld/%lld  loss %.4f  accuracy %s  %.0f tokens/s  %s %s  runs %d/%d, %s left",
+        c->job.model, mix, c->job.lr, (unsigned long long)c->job.seed, (long long)t->epoch, (long long)q->o.epochs,
+        t->loss, accuracy, t->tokens_per_second, t->state == MQAR_RUNS ? "ETA" : mqar_state_name(t->state), run,
+        q->finished, q->g->n, all);
+}
+
+/* What the children have said; waits for it up to a fifth of a second. */
+static void hear(struct queue *q)
+{
+    struct pollfd p = { .fd = q->pipe[0], .events = POLLIN };
+    struct mqar_told t;
+
+    while (poll(&p, 1, 200) > 0 && read(q->pipe[0], &t, sizeof t) == (ssize_t)sizeof t) {
+        struct mqar_cell *c = &q->g->cell[t.job];
+        c->told = t;
+        if (is_over(c)) {
+            q->finished++;
+            q->done += work(q->g, c);
+        }
+        if (t.state != MQAR_FAILED && t.epoch)
+            show(q, c);
+        if (t.state != MQAR_RUNS)
+            return;                                      /* its process ends: look */
+    }
+}
+
+/* Takes back the slots of processes that ended. */
+static void reap(struct queue *q)
+{
+    for (int i = 0; i < q->o.jobs; i++) {
+        struct mqar_cell *c = &q->g->cell[q->cell[i]];
+        int end;
+        if (!q->pid[i] || waitpid(q->pid[i], &end, WNOHANG) != q->pid[i])
+            continue;
+        q->pid[i] = 0;
+        q->running--;
+        if (WIFSIGNALED(end))
+            fail("%s was killed by signal %d (%s); the same command goes on with it", c->job.name, WTERMSIG(end),
+                 strsignal(WTERMSIG(end)));
+        if (!is_over(c) && c->told.state != MQAR_STOPPED) {
+            q->failed += !q->stopping;
+            c->told.state = MQAR_FAILED;
+        }
+    }
+}
+
+static void stop(struct queue *q, const char *why)
+{
+    q->stopping = true;
+    say("%s: %d run%s saved where %s; the same command goes on", why, q->running, q->running == 1 ? " is" : "s are",
+        q->running == 1 ? "it is" : "they are");
+    for (int i = 0; i < q->o.jobs; i++)
+        if (q->pid[i])
+            kill(q->pid[i], SIGTERM);
+}
+
+static int next_cell(const struct queue *q)
+{
+    for (int i = 0; i < q->g->n; i++)
+        if (q->g->cell[i].told.state == MQAR_WAITS)
+            return i;
+    return -1;
+}
+
+static int run_all(struct queue *q)
+{
+    int next;
+
+    while ((next = q->stopping ? -1 : next_cell(q)) >= 0 || q->running) {
+        for (int i = 0; i < q->o.jobs && next >= 0; i++)
+            if (!q->pid[i]) {
+                if (start(q, i, next))
+                    stop(q, "stopped by an error");
+                next = q->stopping ? -1 : next_cell(q);
+            }
+        hear(q);
+        reap(q);
+        if (q->stopping)
+            continue;
+        if (train_signalled())
+            stop(q, "stopped by a signal");
+        else if (q->o.max_seconds > 0 && time_now() - q->began > q->o.max_seconds)
+            stop(q, "--max-seconds are over");
+        else if (q->failed > 2 && !q->finished)
+            stop(q, "every run failed so far");
+    }
+    if (q->failed)
+        fail("%d of %d runs failed", q->failed, q->g->n);
+    return q->failed > 0;
+}
+
+/* Settings that results depend on; a directory holds one experiment. */
+static int same_settings(const struct mqar_options *o)
+{
+    struct text t = { 0 };
+    char path[4096], *old = NULL;
+    size_t n, i = 0;
+    int status = 0;
+
+    text_add(&t, "{\n\"train\": %lld,\n\"test\": %lld,\n\"epochs\": %lld,\n\"batch-tokens\": %lld,\n\"warmup\": %lld,\n",
+             (long long)o->train, (long long)o->test, (long long)o->epochs, (long long)o->batch_tokens,
+             (long long)o->warmup);
+    text_add(&t, "\"vocab\": %lld,\n\"layers\": %d,\n\"width\": %d,\n\"heads\": %d,\n\"key\": %d,\n\"value\": %d,\n",
+             (long long)o->vocab, o->layers, o->width, o->heads, o->key, o->value);
+    text_add(&t, "\"rank\": %d,\n\"random-filler\": %d,\n\"fresh\": %d,\n\"tied\": %d,\n\"lr-floor\": %.9g,\n", o->rank,
+             o->random, o->fresh, o->tied, o->lr_floor);
+    text_add(&t, "\"beta2\": %.9g,\n\"weight-decay\": %.9g,\n\"clip\": %.9g,\n\"stop-at\": %.9g,\n\"patience\": %lld,\n",
+             o->beta2, o->weight_decay, o->clip, o->stop_at, (long long)o->patience);
+    text_add(&t, "\"data-seed\": %llu,\n\"dtype\": \"%s\"\n}\n", (unsigned long long)o->data_seed, o->dtype);
+    if (!str_format(path, sizeof path, "%s/settings.json", o->out))
+        status = fail("%s: path too long", o->out);
+    else if (access(path, F_OK))
+        status = file_write(path, t.at, t.n);
+    else if (!(old = file_read(path, &n)))
+        status = -1;
+    else if (n != t.n || memcmp(old, t.at, n)) {
+        while (i < n && i < t.n && old[i] == t.at[i])
+            i++;
+        while (i && t.at[i - 1] != '\n')
+            i--;
+        status = fail("%s: these runs were made with %.*s, not %.*s: use their settings or another --out", path,
+                      (int)strcspn(old + i, ",\n"), old + i, (int)strcspn(t.at + i, ",\n"), t.at + i);
+    }
+    text_free(&t);
+    free(old);
+    return status;
+}
+
+static int make_directory(const char *out, const char *name)
+{
+    char path[4096];
+
+    if (!str_format(path, sizeof path, "%s%s", out, name))
+        return fail("%s: path too long", out);
+    return mkdir(path, 0777) && errno != EEXIST ? fail("%s: %s", path, strerror(errno)) : 0;
+}
+
+/* What there is to do, given what was done before. */
+static int survey(struct queue *q)
+{
+    struct mqar_grid *g = q->g;
+    int waiting = 0;
+
+    for (int i = 0; i < g->n; i++) {
+        if (mqar_cell_read(g, &g->cell[i]))
+            return -1;
+        if (is_over(&g->cell[i]))
+            q->finished++;
+        else {
+            g->cell[i].told.state = MQAR_WAITS;
+            q->all += work(g, &g->cell[i]);
+            waiting++;
+        }
+    }
+    return waiting;
+}
+
+static int run_queue(struct queue *q)
+{
+    struct mqar_grid *g = q->g;
+    int status, waiting = survey(q);
+
+    if (waiting <= 0)
+        return waiting;
+    if (find_devices(q))
+        return -1;
+    decide_jobs(q, waiting);
+    say("%d runs, %d finished before; %d at a time on %s%s, %d thread%s each", g->n, q->finished, q->o.jobs,
+        q->device[0], q->devices > 1 ? " and others" : "", q->o.threads, q->o.threads == 1 ? "" : "s");
+    if (pipe(q->pipe))
+        return fail("no pipe: %s", strerror(errno));
+    train_watch_signals();
+    q->began = time_now();
+    status = run_all(q);
+    close(q->pipe[0]);
+    close(q->pipe[1]);
+    return status;
+}
+
+int mqar_grid_run(struct mqar_grid *g)
+{
+    struct queue *q = mem_new(1, sizeof *q);
+    int status = -1, lock;
+
+    q->g = g;
+    q->o = *g->o;
+    if (!make_directory(g->o->out, "") && !make_directory(g->o->out, "/runs") && (lock = ckpt_lock(g->o->out)) >= 0) {
+        status = same_settings(g->o) ? -1 : run_queue(q);
+        close(lock);
+    }
+    free(q);
+    return status;
+}

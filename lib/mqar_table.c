@@ -1,0 +1,290 @@
+/* mqar_table.c - what an experiment gave: all runs, the best rate of every model, figures.
+ *
+ * The best rate of a model on a mix is the one whose mean accuracy over finished seeds, and over the lengths of the
+ * mix, is greatest; a run that diverged counts with what it had learned. */
+#define _POSIX_C_SOURCE 200809L
+#include "json.h"
+#include "mqar_grid.h"
+#include "plot.h"
+#include "task.h"
+#include <math.h>
+#include <unistd.h>
+
+/* Accuracies of one model at one rate, on one mix, over seeds. */
+struct spread { int n; double mean[MQAR_MIX], low[MQAR_MIX], high[MQAR_MIX], square[MQAR_MIX], whole; };
+
+static const struct mqar_cell *cell_at(const struct mqar_grid *g, int seed, int mix, int rate, int model)
+{
+    return &g->cell[((seed * g->mixes + mix) * g->rates + rate) * g->models + model];
+}
+
+static bool is_over(const struct mqar_cell *c)
+{
+    return c->told.state == MQAR_FINISHED || c->told.state == MQAR_DIVERGED;
+}
+
+static struct spread spread_of(const struct mqar_grid *g, int mix, int rate, int model)
+{
+    struct spread s = { 0 };
+    int kinds = g->mix[mix].n;
+
+    for (int k = 0; k < kinds; k++) {
+        s.low[k] = 1;
+        s.n = 0;
+        for (int seed = 0; seed < g->o->seeds; seed++) {
+            const struct mqar_cell *c = cell_at(g, seed, mix, rate, model);
+            double a = c->told.accuracy[k];
+            if (!is_over(c))
+                continue;
+            s.n++;
+            s.mean[k] += a;
+            s.square[k] += a * a;
+            s.low[k] = fmin(s.low[k], a);
+            s.high[k] = fmax(s.high[k], a);
+        }
+        s.mean[k] /= s.n;
+        s.whole += s.mean[k] / kinds;
+    }
+    return s;
+}
+
+/* The rate, or -1 when no run of the model is finished. */
+static int best_rate(const struct mqar_grid *g, int mix, int model, struct spread *out)
+{
+    int best = -1;
+
+    for (int r = 0; r < g->rates; r++) {
+        struct spread s = spread_of(g, mix, r, model);
+        if (s.n && (best < 0 || s.whole > out->whole)) {
+            best = r;
+            *out = s;
+        }
+    }
+    return best;
+}
+
+/* Standard deviation over seeds; NAN for one. */
+static double deviation(const struct spread *s, int k)
+{
+    double square = s->square[k] - s->n * s->mean[k] * s->mean[k];
+
+    return s->n > 1 ? sqrt(fmax(square, 0) / (s->n - 1)) : NAN;
+}
+
+static int unfinished(const struct mqar_grid *g)
+{
+    int n = 0;
+
+    for (int i = 0; i < g->n; i++)
+        n += !is_over(&g->cell[i]);
+    return n;
+}
+
+static void kind_text(const struct mqar *q, char out[64])
+{
+    snprintf(out, 64, "%lld:%lld", (long long)q->length, (long long)q->pairs);
+}
+
+/* One row of the table of all runs. */
+static void add_run(struct text *t, const struct mqar_cell *c, int k, const char *cut)
+{
+    const struct mqar_told *x = &c->told;
+    bool known = x->epoch > 0 || is_over(c);
+    char mix[256];
+
+    mqar_mix_text(&c->job.mix, mix, sizeof mix);
+    text_add(t, "%s%s%s%s%g%s%llu%s%s%s%lld%s%lld%s%lld%s", c->job.model, cut, mix, cut, c->job.lr, cut,
+             (unsigned long long)c->job.seed, cut, mqar_state_name(x->state), cut, (long long)x->epoch, cut,
+             (long long)c->job.mix.at[k].length, cut, (long long)c->job.mix.at[k].pairs, cut);
+    if (known)
+        text_add(t, "%.6f%s%.6f%s%.6g%s%.1f", x->accuracy[k], cut, x->error[k], cut, x->loss, cut, x->seconds);
+    else
+        text_add(t, "%s%s%s", cut, cut, cut);
+}
+
+static int write_runs(const struct mqar_grid *g, const char *path)
+{
+    struct text t = { 0 };
+    int status;
+
+    text_add(&t, "model\tmix\tlr\tseed\tstatus\tepoch\tlength\tpairs\taccuracy\tstderr\tloss\tseconds\n");
+    for (int i = 0; i < g->n; i++)
+        for (int k = 0; k < g->cell[i].job.mix.n; k++) {
+            add_run(&t, &g->cell[i], k, "\t");
+            text_add(&t, "\n");
+        }
+    status = file_write(path, t.at, t.n);
+    text_free(&t);
+    return status;
+}
+
+static int write_markdown(const struct mqar_grid *g, const char *path)
+{
+    struct text t = { 0 };
+    int status;
+
+    text_add(&t, "# Associative recall\n\n%d of %d runs are finished. The best learning rate of every model:\n\n", g->n -
+             unfinished(g), g->n);
+    text_add(&t, "| trained on | model | lr | length:pairs | accuracy | least, greatest | deviation | seeds |\n"
+             "|---|---|---|---|---|---|---|---|\n");
+    for (int x = 0; x < g->mixes; x++)
+        for (int m = 0; m < g->models; m++) {
+            struct spread s = { 0 };
+            int r = best_rate(g, x, m, &s);
+            char mix[256], kind[64];
+            mqar_mix_text(&g->mix[x], mix, sizeof mix);
+            if (r < 0)
+                text_add(&t, "| %s | %s | | | | | | 0 of %lld |\n", mix, g->model[m], (long long)g->o->seeds);
+            for (int k = 0; r >= 0 && k < g->mix[x].n; k++) {
+                kind_text(&g->mix[x].at[k], kind);
+                text_add(&t, "| %s | %s | %g | %s | %.4f | %.4f, %.4f | ", mix, g->model[m], g->rate[r], kind,
+                         s.mean[k], s.low[k], s.high[k]);
+                if (s.n > 1)
+                    text_add(&t, "%.4f", deviation(&s, k));
+                text_add(&t, " | %d of %lld |\n", s.n, (long long)g->o->seeds);
+            }
+        }
+    text_add(&t, "\nAll runs:\n\n| model | trained on | lr | seed | status | epoch | length | pairs | accuracy | stderr | "
+             "loss | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < g->n; i++)
+        for (int k = 0; k < g->cell[i].job.mix.n; k++) {
+            text_add(&t, "| ");
+            add_run(&t, &g->cell[i], k, " | ");
+            text_add(&t, " |\n");
+        }
+    status = file_write(path, t.at, t.n);
+    text_free(&t);
+    return status;
+}
+
+/* The best rates on stdout, and all of it in the form that every evaluation has. */
+static int write_results(const struct mqar_grid *g, const char *path)
+{
+    const struct mqar_options *o = g->o;
+    struct results out = { 0 };
+    int status;
+
+    results_say(&out, "lengths", o->lengths);
+    results_say(&out, "rates", o->rates);
+    results_say(&out, "dtype", o->dtype);
+    results_count(&out, "seeds", o->seeds);
+    results_count(&out, "epochs", o->epochs);
+    results_count(&out, "train", o->train);
+    results_count(&out, "test", o->test);
+    results_count(&out, "vocab", o->vocab);
+    results_count(&out, "unfinished", unfinished(g));
+    for (int x = 0; x < g->mixes; x++)
+        for (int m = 0; m < g->models; m++) {
+            struct spread s = { 0 };
+            int r = best_rate(g, x, m, &s);
+            for (int k = 0; r >= 0 && k < g->mix[x].n; k++) {
+                char part[512], kind[64];
+                kind_text(&g->mix[x].at[k], kind);
+                snprintf(part, sizeof part, "%s %s lr %g", g->model[m], kind, g->rate[r]);
+                result_show(&out, &(struct result){ .task = "mqar", .metric = "accuracy", .part = part,
+                            .value = s.mean[k], .error = deviation(&s, k) / sqrt(s.n), .n = s.n });
+            }
+        }
+    status = results_write(&out, path, NULL);
+    results_free(&out);
+    return status;
+}
+
+/* Accuracy by length: a curve a model, bars from the least to the greatest seed. */
+static int draw_accuracy(const struct mqar_grid *g, const char *path)
+{
+    struct curve *c = mem_new((size_t)g->models, sizeof *c);
+    const char *tic[65] = { NULL };
+    char name[64][64];
+    int places = 0, drawn = 0, status = 0;
+
+    for (int x = 0; x < g->mixes; x++)
+        for (int k = 0; k < g->mix[x].n && places < 64; k++, places++) {
+            kind_text(&g->mix[x].at[k], name[places]);
+            tic[places] = name[places];
+        }
+    for (int m = 0; m < g->models; m++) {
+        int at = 0;
+        c[m].train = mem_new((size_t)places, sizeof *c[m].train);
+        str_format(c[m].label, sizeof c[m].label, "%.120s", g->model[m]);
+        for (int x = 0; x < g->mixes; x++) {
+            struct spread s = { 0 };
+            int r = best_rate(g, x, m, &s);
+            for (int k = 0; k < g->mix[x].n && at < places; k++, at++)
+                if (r >= 0)
+                    c[m].train[c[m].ntrain++] = (struct point){ g->rate[r], at, s.mean[k], s.mean[k], s.low[k],
+                                                                s.high[k] };
+        }
+        drawn += c[m].ntrain > 0;
+    }
+    if (drawn)
+        status = figure_write(&(struct figure){ .frame = { "recall at the best learning rate", "length:pairs", "accuracy",
+                              720, 420 }, .bars = true, .tic = tic, .bottom = 0, .top = 1.02, .curve = c,
+                              .n = g->models }, path);
+    for (int m = 0; m < g->models; m++)
+        curve_close(&c[m]);
+    free(c);
+    return status;
+}
+
+/* Accuracy by epoch on one mix, every model at its best rate with the first seed that is finished. */
+static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
+{
+    struct curve *c = mem_new((size_t)g->models, sizeof *c);
+    int n = 0, status = 0;
+
+    for (int m = 0; m < g->models && !status; m++) {
+        struct spread s = { 0 };
+        int r = best_rate(g, mix, m, &s), seed = 0;
+        char dir[4096];
+        while (r >= 0 && !is_over(cell_at(g, seed, mix, r, m)))
+            seed++;
+        if (r < 0 || !mqar_cell_path(g, cell_at(g, seed, mix, r, m), "", dir, sizeof dir) ||
+            !cell_at(g, seed, mix, r, m)->told.epoch)
+            continue;
+        status = curve_read(&c[n], dir, "epoch", "accuracy");
+        str_format(c[n].label, sizeof c[n].label, "%.100s, lr %g", g->model[m], g->rate[r]);
+        n += !status;
+    }
+    if (n && !status)
+        status = figure_write(&(struct figure){ .frame = { "recall during training", "epoch", "accuracy", 720, 420 },
+                              .bottom = 0, .top = 1.02, .curve = c, .n = n }, path);
+    for (int i = 0; i < n; i++)
+        curve_close(&c[i]);
+    free(c);
+    return status;
+}
+
+static bool out_path(const struct mqar_grid *g, const char *name, char *out, size_t size)
+{
+    return str_format(out, size, "%s/%s", g->o->out, name);
+}
+
+int mqar_grid_write(const struct mqar_grid *g)
+{
+    char path[4096], name[300], mix[256];
+    int status = 0;
+
+    if (!out_path(g, "results.json", path, sizeof path))
+        return fail("%s: path too long", g->o->out);
+    if (write_results(g, path))
+        return -1;
+    out_path(g, "runs.tsv", path, sizeof path);
+    if (write_runs(g, path))
+        return -1;
+    out_path(g, "results.md", path, sizeof path);
+    if (write_markdown(g, path))
+        return -1;
+    out_path(g, "accuracy.svg", path, sizeof path);
+    status = draw_accuracy(g, path);
+    for (int x = 0; x < g->mixes && !status; x++) {
+        mqar_mix_text(&g->mix[x], mix, sizeof mix);
+        for (char *s = mix; *s; s++)
+            *s = *s == ':' ? 'x' : *s;
+        snprintf(name, sizeof name, "epochs-%s.svg", mix);
+        if (!out_path(g, name, path, sizeof path))
+            return fail("%s: path too long", g->o->out);
+        status = draw_epochs(g, x, path);
+    }
+    return status;
+}
