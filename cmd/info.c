@@ -15,7 +15,7 @@
 extern const struct cmd cmd_info;
 
 struct info {
-    const char *device, *dtype, *data;
+    const char *device, *dtype, *data, *train;
     int64_t tokens, raw_width;
     int threads;
     bool plan, recompute, plasticity;
@@ -104,7 +104,8 @@ static void print_plan_line(const char *name, size_t bytes)
 /* Bytes of a training rank on rows of so many tokens, and of decoding one sequence. */
 static int print_plan(const struct info *o, const struct config *c)
 {
-    struct model_use use = { .world = 1, .learn = true, .optim = true, .recompute = o->recompute };
+    struct model_use use = { .world = 1, .learn = true, .optim = true, .recompute = o->recompute,
+                             .train = model_train_of(o->train) };
     struct model_plan p, loss;
     struct dev d;
     char name[160];
@@ -119,6 +120,8 @@ static int print_plan(const struct info *o, const struct config *c)
         p.temp = loss.temp > p.temp ? loss.temp : p.temp;
         printf("plan device\t%s, %s, rows of %lld tokens%s\n", dev_describe(&d, name, sizeof name), dtype_name(d.type),
                (long long)o->tokens, o->recompute ? ", recomputed" : "");
+        if (use.train != TRAIN_ALL)
+            printf("plan trained\t%s\n", o->train);
         print_plan_line("weights", p.weights);
         print_plan_line("gradients", p.grads);
         print_plan_line("optimizer", p.optimizer);
@@ -213,12 +216,14 @@ static int print_one(const struct info *o, const char *path)
 
 static int info(int argc, const char **argv)
 {
-    struct info o = { .device = "auto", .dtype = "fp32", .tokens = 4096 };
+    struct info o = { .device = "auto", .dtype = "fp32", .train = "all", .tokens = 4096 };
     bool mixers = false;
     const struct opt opts[] = {
         OPT("plan", &o.plan, NULL, "memory of training on rows of --tokens, by a dry run"),
         OPT("tokens", &o.tokens, "N", "tokens of a row, or of a sequence for --plasticity", .range = "[1,)"),
         OPT("recompute", &o.recompute, NULL, "plan with blocks recomputed"),
+        OPT("train", &o.train, "WHAT", "plan with the rest frozen, as finetune --train does",
+            .choices = "all|plasticity|converted"),
         OPT("plasticity", &o.plasticity, NULL, "how sure each head of the model's memory is, after --data"),
         OPT("data", &o.data, "GLOB", "shards for --plasticity"),
         OPT("device", &o.device, "D", "plan for auto, cpu, naive, cuda or cuda:N"),

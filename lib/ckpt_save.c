@@ -162,10 +162,11 @@ static const float *whole(struct model *m, struct bucket *k, int kind, struct co
         return slice.data;
     if (kind == 0 && k->value.type == F32)
         return k->value.data;                  /* the master is the value, which every rank has */
+    if (!k->slice)
+        return NULL;
     mine = tensor_rows(k->grad, c->rank * k->slice, k->slice);
-    if (k->state)
-        op_cast(m->dev, tensor_rows(mine, 0, k->state), slice);
-    c->gather(c, k->grad, mine);
+    op_cast(m->dev, tensor_rows(mine, 0, k->state), slice);
+    c->gather(c, tensor_rows(k->grad, 0, c->world * k->slice), mine);
     return k->grad.data;
 }
 

@@ -199,11 +199,15 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
     struct tensor token = push_ids(d, batch->token, s.tokens), target = push_ids(d, batch->target, s.tokens);
     struct tensor loss = arena_push(keep, SHAPE(F32, s.tokens));
     struct tensor x = arena_push(keep, SHAPE(F32, s.tokens, m->cfg.width)), y, g, spare = { 0 };
+    struct pass still = p;
     int L = m->cfg.layers;
     double sum;
 
+    still.train = false;
     op_embed(d, x, m->params.at[m->embed].value, token.data);
-    for (int i = 0; i < L; i++, x = y) {                     /* up */
+    for (int i = 0; i < m->first; i++)                       /* nothing below learns: keep nothing of it */
+        block_forward(m, &still, i, x, x);
+    for (int i = m->first; i < L; i++, x = y) {              /* up */
         y = arena_push(keep, tensor_like(x));
         block_forward(m, &p, i, y, x);
         if (m->recompute)
@@ -213,7 +217,7 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
     if (m->recompute)
         spare = arena_push(keep, tensor_like(x));
     head_pass(m, loss, g, x, target.data, scale);
-    for (int i = L - 1; i >= 0; i--) {                       /* down */
+    for (int i = L - 1; i >= m->first; i--) {                /* down */
         if (m->recompute)
             block_forward(m, &p, i, spare, m->block[i].x);
         block_backward(m, &p, i, g);
@@ -222,6 +226,8 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
         if (done)
             done(arg, BUCKET_LAYER + i);                     /* its gradients are final: start reducing them */
     }
+    for (int i = m->first - 1; i >= 0 && done; i--)
+        done(arg, BUCKET_LAYER + i);
     if (!(m->params.at[m->embed].flags & PARAM_FROZEN))
         op_embed_bwd(d, m->params.at[m->embed].grad, g, token.data);
     if (done)

@@ -19,9 +19,11 @@ struct model {
     struct model_block *block;                 /* [cfg.layers] */
     int           embed, head, norm;     /* parameter indices; head == embed when tied */
     bool          recompute;             /* keep only block inputs; redo the block in backward */
+    int           first;                 /* the lowest layer that learns: backward ends there */
 };
 /* Everything; metaplastic parameters; all parameters of metaplastic layers. */
 enum model_train { TRAIN_ALL, TRAIN_GAINS, TRAIN_META };
+enum model_train model_train_of(const char *name);           /* "all", "plasticity", "converted" */
 struct model_use {
     int  world;                          /* ranks that share the optimizer */
     bool learn, optim;                   /* allocate gradients; and the optimizer's state */

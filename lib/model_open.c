@@ -66,7 +66,14 @@ static void freeze(struct model *m, const struct model_use *use)
             a->flags &= ~(unsigned)PARAM_FROZEN;
         if ((use->train == TRAIN_GAINS && !gain) || (use->train == TRAIN_META && !meta))
             a->flags |= PARAM_FROZEN;
+        if (!(a->flags & PARAM_FROZEN) && i < m->norm && layer < m->first)
+            m->first = layer < 0 ? 0 : layer;
     }
+}
+
+enum model_train model_train_of(const char *name)
+{
+    return !strcmp(name, "plasticity") ? TRAIN_GAINS : !strcmp(name, "converted") ? TRAIN_META : TRAIN_ALL;
 }
 
 /* Mixers that do not exist are refused by name. */
@@ -118,6 +125,7 @@ int model_declare(struct model *m, struct dev *d, const struct config *c, const 
         m->head = declare(m, BUCKET_EMBED, "lm_head.weight", SHAPE(F32, c->vocab, c->width), 0, 0, c->init_std);
     for (int i = 0; i < c->layers; i++)
         m->layer[i].cfg = &m->cfg;
+    m->first = c->layers;
     freeze(m, use);
     return 0;
 }

@@ -11,9 +11,16 @@ static struct tensor slice_of(const struct comm *c, const struct bucket *b, stru
     return tensor_rows(whole, c->rank * b->slice, b->slice);
 }
 
+/* All slices of the bucket: what is trained. */
+static struct tensor slices_of(const struct comm *c, const struct bucket *b, struct tensor whole)
+{
+    return tensor_rows(whole, 0, c->world * b->slice);
+}
+
 void optim_reduce(struct comm *c, struct bucket *b)
 {
-    c->scatter(c, slice_of(c, b, b->grad), b->grad);
+    if (b->slice)
+        c->scatter(c, slice_of(c, b, b->grad), slices_of(c, b, b->grad));
 }
 
 /* Elements [lo,hi) of the bucket as far as this rank owns them; *from is relative to its slice. */
@@ -75,7 +82,8 @@ float optim_step(struct optim *o, struct params *p, struct dev *d, struct comm *
         update(d, c, b, b->gain[0], b->decayed, &gain);
         update(d, c, b, b->decayed, b->gain[1], &bare_gain);
         update(d, c, b, b->gain[1], b->trained, &bare);
-        c->gather(c, b->value, slice_of(c, b, b->value));
+        if (b->slice)
+            c->gather(c, slices_of(c, b, b->value), slice_of(c, b, b->value));
     }
     return norm;
 }
@@ -88,6 +96,8 @@ const struct param *optim_culprit(struct params *p, struct dev *d)
 
     for (int i = 0; i < p->n && !found; i++) {
         float x;
+        if (p->at[i].flags & PARAM_FROZEN)
+            continue;
         op_fill(d, sum, 0);
         op_sumsq(d, sum, tensor_flat(p->at[i].grad));
         op_get(d, &x, sum.data, sizeof x);

@@ -129,11 +129,11 @@ void params_layout(struct params *p, enum dtype type, int world)
     }
     for (int b = 0; b < p->nbucket; b++) {
         struct bucket *k = &p->bucket[b];
-        k->slice = round_up((k->count + world - 1) / world, PARAM_ALIGN);
-        k->count = k->slice * world;
+        k->slice = round_up((k->trained + world - 1) / world, PARAM_ALIGN);
+        k->count = k->slice * world > k->count ? k->slice * world : k->count;
         k->state = k->trained < k->slice ? k->trained : k->slice;
         k->value = SHAPE(b == BUCKET_F32 ? F32 : type, k->count);
-        k->grad = SHAPE(F32, k->count);
+        k->grad = SHAPE(F32, b == BUCKET_F32 ? k->count : k->slice * world);
         k->master = k->m = k->v = SHAPE(F32, k->state);
     }
 }
@@ -145,7 +145,7 @@ void params_bytes(const struct params *p, enum dtype type, bool optim, size_t by
         const struct bucket *k = &p->bucket[b];
         bool master = optim && k->value.type != F32;
         bytes[0] += (size_t)k->count * dtype_size(b == BUCKET_F32 ? F32 : type);
-        bytes[1] += (size_t)k->count * 4;
+        bytes[1] += (size_t)tensor_count(k->grad) * 4;
         bytes[2] += optim ? (size_t)k->state * 4 * (master ? 3 : 2) : 0;
     }
 }
@@ -171,7 +171,7 @@ static int params_memory(struct params *p, struct dev *d, bool learn, bool optim
     for (int b = 0; b < p->nbucket; b++) {
         struct bucket *k = &p->bucket[b];
         *(k->value.type == F32 ? &f32 : &other) += (size_t)k->count * dtype_size(k->value.type);
-        grad += learn ? (size_t)k->count * 4 : 0;
+        grad += learn ? (size_t)tensor_count(k->grad) * 4 : 0;
         master += optim && k->value.type != F32 ? (size_t)k->state * 4 : 0;
         moments += optim ? (size_t)k->state * 8 : 0;
     }
@@ -213,7 +213,7 @@ int params_alloc(struct params *p, struct dev *d, int world, bool learn, bool op
         a->grad.type = F32;
         a->value.type = k->value.type;
         a->value.data = (char *)k->value.data + (size_t)a->offset * dtype_size(k->value.type);
-        if (learn)
+        if (learn && (!(a->flags & PARAM_FROZEN) || a->bucket == BUCKET_F32))
             a->grad.data = (float *)k->grad.data + a->offset;
     }
     return 0;
@@ -265,7 +265,8 @@ void params_init(struct params *p, struct dev *d, uint64_t seed, int rank)
 void params_zero_grad(struct params *p, struct dev *d)
 {
     for (int b = 0; b < p->nbucket; b++)
-        op_fill(d, p->bucket[b].grad, 0);
+        if (tensor_count(p->bucket[b].grad))
+            op_fill(d, p->bucket[b].grad, 0);
 }
 
 struct param *params_find(struct params *p, const char *name)

@@ -1,8 +1,9 @@
 /* param.h - every weight of the model by name, and the buckets that store, reduce and update them.
  *
  * A bucket is the unit of storage, of communication and of the optimizer: the parameters of one
- * layer, contiguous, padded so that every rank owns an equal slice. Within it decayed parameters
- * come first, then undecayed, then frozen ones; gains lie on both sides of the first cut. Bucket 0
+ * layer, contiguous. Within it decayed parameters come first, then undecayed, then frozen ones; gains lie
+ * on both sides of the first cut. What is trained is padded so that every rank owns an equal slice; what is
+ * frozen has no gradient (in bucket 0 one that nobody reads), is in no slice and never sent. Bucket 0
  * holds all PARAM_F32 parameters of the model (A_log, dt_bias, D, norms, convolutions: small), bucket 1
  * the embedding and head, then one a layer. */
 #ifndef PARAM_H
@@ -36,11 +37,11 @@ struct param {
 };
 struct bucket {
     struct tensor value;            /* [count] working copy, dev->type (or F32) */
-    struct tensor grad;             /* [count] F32 */
+    struct tensor grad;             /* [world * slice] F32; in bucket 0 [count] */
     struct tensor master, m, v;     /* [state] F32: this rank's part of what is trained; master may be value itself */
     int64_t       decayed, trained; /* the two cuts: [0,decayed) decays, [decayed,trained) does not, the rest is frozen */
     int64_t       gain[2];          /* [gain[0],gain[1]) has the rate of gains; gain[0] <= decayed <= gain[1] */
-    int64_t       count, slice;     /* count = world * slice */
+    int64_t       count, slice;     /* the ranks' slices are the first world * slice <= count elements */
     int64_t       state;            /* of a slice, how many elements at most are trained */
 };
 struct params {

@@ -193,11 +193,9 @@ static int enough_data(const struct train *t)
 
 struct model_use train_use(const struct train_options *o, bool recompute)
 {
-    enum model_train what = !strcmp(o->train, "plasticity") ? TRAIN_GAINS
-                          : !strcmp(o->train, "converted") ? TRAIN_META : TRAIN_ALL;
-
     return (struct model_use){ .world = o->ranks, .learn = true, .optim = true, .recompute = recompute,
-                               .decay_all = o->decay_all, .train = what, .train_prior = o->train_prior };
+                               .decay_all = o->decay_all, .train = model_train_of(o->train),
+                               .train_prior = o->train_prior };
 }
 
 /* What is asked to be trained must exist. */

@@ -83,7 +83,8 @@ static double learn(struct model *m, const struct batch *b, float *grads[], bool
     loss = model_learn(m, b, 0.01f, NULL, NULL);
     for (int i = 0; i < m->params.n; i++) {
         grads[i] = mem_new((size_t)tensor_count(m->params.at[i].value), sizeof **grads);
-        param_get(m->dev, &m->params.at[i].grad, grads[i]);
+        if (m->params.at[i].grad.data)                   /* what is frozen has none */
+            param_get(m->dev, &m->params.at[i].grad, grads[i]);
     }
     return loss;
 }
@@ -113,6 +114,45 @@ static void check_recompute(const char *name, const char *device)
     free_all(a, m.params.n);
     free_all(b, m.params.n);
     unload(&m, &d);
+}
+
+/* Freezing a part costs the rest not a single bit, and its gradients are neither held nor planned for. */
+static void check_frozen(const char *name, const char *device, enum model_train train, int first)
+{
+    struct model_use all = { .world = 1, .learn = true }, part = { .world = 1, .learn = true, .train = train };
+    struct model_plan p, q;
+    struct model m, f;
+    struct dev d, e;
+    struct row r;
+    float *a[128], *b[128];
+    size_t held = 0, trained = 0;
+
+    if (!load(&m, &d, name, device, &all) || !load(&f, &e, name, device, &part)) {
+        CHECK(!"the golden model loads");
+        return;
+    }
+    row_fill(&r, 129, (int[]){ 1, 63, 0, 40 }, 5, (int)m.cfg.vocab);
+    CHECK(f.first == first && m.first == 0);
+    for (int recompute = 0; recompute < 2; recompute++) {
+        CHECK(learn(&m, &r.b, a, recompute) == learn(&f, &r.b, b, recompute));
+        for (int i = 0; i < f.params.n; i++) {
+            const struct param *w = &f.params.at[i];
+            bool frozen = w->flags & PARAM_FROZEN;
+            CHECK(frozen || !memcmp(a[i], b[i], (size_t)tensor_count(w->value) * sizeof **a));
+            CHECK((w->grad.data != NULL) == (!frozen || w->bucket == BUCKET_F32));
+            trained += frozen || w->bucket == BUCKET_F32 ? 0 : (size_t)tensor_count(w->value);
+        }
+        free_all(a, m.params.n);
+        free_all(b, m.params.n);
+    }
+    for (int i = 1; i < f.params.nbucket; i++)
+        held += (size_t)tensor_count(f.params.bucket[i].grad);
+    CHECK(trained > 0 && held < trained / 2 + (size_t)(64 * f.params.n));
+    CHECK(!model_plan(&p, &d, &m.cfg, &all, JOB_LEARN, 129, 0) &&
+          !model_plan(&q, &d, &m.cfg, &part, JOB_LEARN, 129, 0));
+    CHECK(q.grads < p.grads && q.temp <= p.temp && (first ? q.keep < p.keep : q.keep == p.keep));
+    unload(&m, &d);
+    unload(&f, &e);
 }
 
 /* All logits of one sequence, fed in pieces of the given sizes (the last repeats), through a session. */
@@ -270,6 +310,9 @@ int main(void)
         check_packing(families[i], "cpu");
         check_side_by_side(families[i]);
     }
+    check_frozen("palimpsa_m_hybrid", "cpu", TRAIN_GAINS, 1);
+    check_frozen("palimpsa_m_hybrid", "naive", TRAIN_META, 1);
+    check_frozen("palimpsa_d", "cpu", TRAIN_GAINS, 0);
     check_splits("palimpsa_d", "naive");
     check_packing("palimpsa_m", "naive");
     return test_done("model");
