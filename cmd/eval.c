@@ -273,7 +273,7 @@ static int eval(int argc, const char **argv)
         OPT("log", &e.task.log, "FILE", "write every request and its log-probability"),
         OPT("labels", &e.task.labels, "FILE", "answers that are in a file of their own (piqa, siqa)"),
         OPT("config", &e.task.config, "DIR", "LongBench's dataset2prompt.json and dataset2maxlen.json"),
-        OPT("predictions", &e.task.predictions, "DIR", "where answers go, or go on (longbench, niah, babilong)"),
+        OPT("predictions", &e.task.predictions, "DIR", "keeps answers; the same command goes on there"),
         OPT("score-only", &e.task.score_only, "DIR", "score the predictions there, without a model"),
         OPT("prompts", &e.task.prompts, "FILE", "write LongBench's prompts"),
         OPT("forms", &e.task.forms, "LIST", "of niah: single_1, single_2, single_3, multikey_1, multikey_2, multikey_3"),

@@ -290,6 +290,15 @@ static struct tensor forward(struct model *m, const struct batch *b, struct seqs
     return x;
 }
 
+void model_feed(struct model *m, const struct batch *b, const struct pass *p)
+{
+    size_t base = arena_mark(&m->dev->keep);
+    struct seqs s = b->seqs;
+
+    forward(m, b, &s, p);
+    arena_pop(&m->dev->keep, base);
+}
+
 double model_loss(struct model *m, const struct batch *b, const struct pass *p, float *nll)
 {
     struct dev *d = m->dev;

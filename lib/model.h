@@ -50,6 +50,8 @@ void   model_logits(struct model *m, const struct batch *b, const struct pass *p
 /* How many of the n tokens at[] have a target that is likelier than every other id; right [n], or NULL, says which.
  * Logits exist of these tokens only. Room as for JOB_LOGITS. */
 int64_t model_right(struct model *m, const struct batch *b, const int32_t *at, int64_t n, bool *right);
+/* Forward without a head, for the state alone. */
+void   model_feed  (struct model *m, const struct batch *b, const struct pass *p);
 
 /* Forward in steps, for models whose layers are not all there at once: x [tokens,width] F32 is the residual stream.
  * logits: [tokens, vocab] host floats. */
@@ -61,6 +63,8 @@ void   model_leave(struct model *m, struct tensor x, float *logits);
 struct model_state { struct tensor (*at)[MIXER_STATES]; void *memory; size_t bytes; int64_t nseq; };
 int  model_state_open (struct model *m, struct model_state *s, int64_t nseq);
 void model_state_close(struct model *m, struct model_state *s);
+/* Sequence i of to becomes sequence which[i] of from; which [to->nseq]. */
+void model_state_pick (struct model *m, struct model_state *to, const struct model_state *from, const int32_t *which);
 
 /* Bytes, by dry runs of the same code that will run. */
 struct model_plan { size_t weights, grads, optimizer, keep, temp, state; };

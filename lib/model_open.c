@@ -199,6 +199,28 @@ void model_state_close(struct model *m, struct model_state *s)
     *s = (struct model_state){ 0 };
 }
 
+/* Through an embedding lookup: the sequences of a state are the rows of a table. */
+void model_state_pick(struct model *m, struct model_state *to, const struct model_state *from, const int32_t *which)
+{
+    struct dev *d = m->dev;
+    size_t mark = arena_mark(&d->temp);
+    struct tensor ids = arena_push(&d->temp, SHAPE(I32, to->nseq));
+
+    op_put(d, ids.data, which, (size_t)to->nseq * 4);
+    for (int i = 0; i < m->cfg.layers; i++)
+        for (int j = 0; j < MIXER_STATES; j++) {
+            struct tensor y = to->at[i][j], x = from->at[i][j];
+            int64_t size = y.ndim ? tensor_count(y) / to->nseq : 0;
+            struct tensor rows = SHAPE(F32, to->nseq, size), table = SHAPE(F32, from->nseq, size);
+            if (!size)
+                continue;
+            rows.data = y.data;
+            table.data = x.data;
+            op_embed(d, rows, table, ids.data);
+        }
+    arena_pop(&d->temp, mark);
+}
+
 /* One dry run; n documents share the row. Forward jobs leave room for a watcher's copy of a tensor. */
 static void dry_run(struct model *m, enum model_job job, int64_t tokens, int n, size_t peak[2])
 {

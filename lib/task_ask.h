@@ -15,6 +15,7 @@ struct ask {
     double   log_prob;
     int      greedy;                     /* 1: every token was the likeliest; -1 nobody looked */
     bool     cut;                        /* tokens were cut off on the left */
+    bool     done;                       /* it was answered, perhaps by an earlier invocation */
 };
 struct asks { struct ask *at; int64_t n, cap; };
 
@@ -22,7 +23,8 @@ struct asks { struct ask *at; int64_t n, cap; };
 void asks_add(struct asks *a, const char *context, const char *continuation);
 /* Makes tokens of all, and cuts what is longer than run->context. 0, or -1 with the reason. */
 int  asks_encode(struct task_run *r, struct asks *a);
-/* Fills log_prob, and greedy when look is set; `side` of them side by side, 0: as many as are useful. */
+/* Fills log_prob, and greedy when look is set; run->batch of them side by side, 0: as many as are useful. With
+ * run->predictions answers are kept there as they come, and those that are there already are taken. */
 int  asks_answer(struct task_run *r, struct asks *a, bool look);
 void asks_free(struct asks *a);
 /* The id that stands before a text that has nothing before it, or -1 with the reason. */

@@ -123,6 +123,48 @@ static void check_sides(struct opened *m)
     asks_free(&a);
 }
 
+/* Requests that begin alike are read once up to there: the same as each alone, however many side by side. */
+static void check_sharing(struct opened *m)
+{
+    static const int64_t batch[] = { 1, 3, 0 };
+    struct task task = { .name = "test" };
+    struct task_run alone = { .m = m, .task = &task };
+    struct asks a = { 0 };
+
+    random_asks(&a, 60, 90);
+    for (int i = 0; i < 60; i++) {                        /* groups of four; a third of them with nothing in common */
+        struct ask *x = &a.at[i];
+        int64_t first = x->n - x->scored, same = a.at[i - i % 4].n - 3;
+
+        if (i % 4 && i % 12 < 8 && same > 0) {
+            x->id = mem_grow(x->id, (size_t)(same + 9), sizeof *x->id);
+            memcpy(x->id, a.at[i - i % 4].id, (size_t)same * sizeof *x->id);
+            for (int64_t t = same; t < same + 9; t++)
+                x->id[t] = (int32_t)(rng_bits(9, (uint64_t)i, (uint64_t)t) % 300);
+            x->n = same + 3 + i % 6;
+            x->scored = 1 + i % 2 + (first < 0);
+        }
+    }
+    for (int look = 0; look < 2; look++) {
+        double want[60];
+        int greedy[60];
+
+        for (int i = 0; i < 60; i++) {
+            CHECK(!asks_answer(&alone, &(struct asks){ a.at + i, 1, 1 }, look));
+            want[i] = a.at[i].log_prob;
+            greedy[i] = a.at[i].greedy;
+        }
+        for (size_t b = 0; b < LEN(batch); b++) {
+            CHECK(!asks_answer(&(struct task_run){ .m = m, .task = &task, .batch = batch[b] }, &a, look));
+            for (int i = 0; i < 60; i++) {
+                CHECK_NEAR(a.at[i].log_prob, want[i], 1e-5 * (1 + fabs(want[i])));
+                CHECK(a.at[i].greedy == greedy[i] && a.at[i].done);
+            }
+        }
+    }
+    asks_free(&a);
+}
+
 /* Greedy means every token: a last word of two tokens of which only the second is right is wrong. */
 static void check_greedy(struct opened *m)
 {
@@ -374,6 +416,7 @@ int main(void)
     check_first_token();
     check_by_hand(&m);
     check_sides(&m);
+    check_sharing(&m);
     check_greedy(&m);
     check_stops(&m);
     check_rows();

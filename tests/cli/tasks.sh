@@ -50,6 +50,33 @@ assert acc["n"] == 3 and acc["truncated"] == acc["skipped"] == 0 and acc["scale"
 END
 fi
 
+# Stopped and run again: finished requests are taken, of the same data only.
+run eval piqa --model run --data piqa.jsonl --predictions answers --quiet
+status 0
+cp .result/stdout .result/first
+cp work/answers/piqa.jsonl work/all.jsonl
+head -c 250 work/all.jsonl >work/answers/piqa.jsonl
+run eval piqa --model run --data piqa.jsonl --predictions answers --quiet
+status 0
+cmp -s .result/first .result/stdout || wrong
+true_that 'six answers' test "$(wc -l <work/answers/piqa.jsonl)" = 6
+true_that 'the first is as it was' test "$(head -1 work/all.jsonl)" = "$(head -1 work/answers/piqa.jsonl)"
+sed 's/stone/river/' work/piqa.jsonl >work/other.jsonl
+run eval piqa --model run --data other.jsonl --labels piqa-labels.lst --predictions answers --quiet
+status 1
+stderr 'error: answers: request 0 is of other data'
+run eval piqa --model run --data piqa.jsonl --predictions answers --separator --quiet
+status 1
+stderr 'error: answers: the predictions here are of another model or other settings'
+for task in lambada wikitext; do
+    run eval $task --model run --data text.txt --predictions answers --limit 20 --quiet
+    status 0
+    cp .result/stdout .result/first
+    run eval $task --model run --data text.txt --predictions answers --limit 20 --quiet
+    status 0
+    cmp -s .result/first .result/stdout || wrong
+done
+
 mkdir work/config
 echo '{"hotpotqa": "Read. {context}\nAsk: {input}"}' >work/config/dataset2prompt.json
 echo '{"hotpotqa": 6}' >work/config/dataset2maxlen.json
