@@ -86,9 +86,14 @@ static int read_rates(struct mqar_grid *g)
 static int check_sizes(const struct mqar_grid *g)
 {
     const struct mqar_options *o = g->o;
+    char mix[256], other[256];
 
     for (int i = 0; i < g->mixes; i++) {
         int64_t longest = mqar_mix_longest(&g->mix[i]), batch = o->batch_tokens / longest;
+        for (int j = 0; j < i; j++)
+            if (mqar_mix_text(&g->mix[i], mix, sizeof mix) && mqar_mix_text(&g->mix[j], other, sizeof other) &&
+                !strcmp(mix, other))
+                return fail("--lengths: %s stands there twice", mix);
         if (!batch)
             return fail("--batch-tokens: expected at least the length %lld, found %lld", (long long)longest,
                         (long long)o->batch_tokens);

@@ -197,13 +197,13 @@ static void show(const struct queue *q, const struct mqar_cell *c)
         q->finished, q->g->n, all);
 }
 
-/* What the children have said; waits for it up to a fifth of a second. */
-static void hear(struct queue *q)
+/* All that the children have said; waits so many milliseconds for the first word. */
+static void hear(struct queue *q, int wait)
 {
     struct pollfd p = { .fd = q->pipe[0], .events = POLLIN };
     struct mqar_told t;
 
-    while (poll(&p, 1, 200) > 0 && read(q->pipe[0], &t, sizeof t) == (ssize_t)sizeof t) {
+    for (; poll(&p, 1, wait) > 0 && read(q->pipe[0], &t, sizeof t) == (ssize_t)sizeof t; wait = 0) {
         struct mqar_cell *c = &q->g->cell[t.job];
         c->told = t;
         if (is_over(c)) {
@@ -212,8 +212,6 @@ static void hear(struct queue *q)
         }
         if (t.state != MQAR_FAILED && t.epoch)
             show(q, c);
-        if (t.state != MQAR_RUNS)
-            return;                                      /* its process ends: look */
     }
 }
 
@@ -227,6 +225,7 @@ static void reap(struct queue *q)
             continue;
         q->pid[i] = 0;
         q->running--;
+        hear(q, 0);                                      /* its last words */
         if (WIFSIGNALED(end))
             fail("%s was killed by signal %d (%s); the same command goes on with it", c->job.name, WTERMSIG(end),
                  strsignal(WTERMSIG(end)));
@@ -266,7 +265,7 @@ static int run_all(struct queue *q)
                     stop(q, "stopped by an error");
                 next = q->stopping ? -1 : next_cell(q);
             }
-        hear(q);
+        hear(q, 50);
         reap(q);
         if (q->stopping)
             continue;
