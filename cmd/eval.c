@@ -121,8 +121,8 @@ static void positions(const struct nll *n, struct text *json)
             continue;
         printf("%lld-%lld\t%.6f\t%lld\n", (long long)i * NLL_BUCKET, (long long)(i + 1) * NLL_BUCKET - 1, mean,
                (long long)n->bucket_count[i]);
-        text_add(json, "%s\n    {\"from\": %lld, \"nll\": %.9g, \"predictions\": %lld}", comma,
-                 (long long)i * NLL_BUCKET, mean, (long long)n->bucket_count[i]);
+        text_add(json, "%s\n    {\"from\": %lld, \"to\": %lld, \"nll\": %.9g, \"predictions\": %lld}", comma,
+                 (long long)i * NLL_BUCKET, (long long)(i + 1) * NLL_BUCKET - 1, mean, (long long)n->bucket_count[i]);
         comma = ",";
     }
     text_add(json, "\n  ],\n  ");
@@ -276,11 +276,13 @@ static int eval(int argc, const char **argv)
         OPT("predictions", &e.task.predictions, "DIR", "keeps answers; the same command goes on there"),
         OPT("score-only", &e.task.score_only, "DIR", "score the predictions there, without a model"),
         OPT("prompts", &e.task.prompts, "FILE", "write LongBench's prompts"),
-        OPT("forms", &e.task.forms, "LIST", "of niah: single_1, single_2, single_3, multikey_1, multikey_2, multikey_3"),
-        OPT("lengths", &e.lengths, "LIST", "tokens of generated prompts with their answers: 1Ki,2Ki,4Ki (niah, babilong, mqar)",
+        OPT("forms", &e.task.forms, "LIST",
+            "of niah: single_1, single_2, single_3, multikey_1, multikey_2, multikey_3"),
+        OPT("lengths", &e.lengths, "LIST", "tokens of a sample, its answer included: 1Ki,2Ki,4Ki (niah, babilong, mqar)",
             .range = "[1,2e9]"),
         OPT("depths", &e.depths, "LIST", "where needles stand, in percent (niah)", .range = "[0,100]"),
-        OPT("samples", &e.task.samples, "N", "of a length and depth; 0: 10 (niah), 100 (babilong), 1000 (mqar)", .range = "[0,)"),
+        OPT("samples", &e.task.samples, "N", "of a length and depth; 0: 10 (niah), 100 (babilong), 1000 (mqar)",
+            .range = "[0,)"),
         OPT("answer-tokens", &e.task.answer_tokens, "N", "most tokens of an answer; 0: 128 (niah), 20 (babilong)",
             .range = "[0,)"),
         OPT("pairs", &e.pairs, "LIST", "keys and values of mqar, one number for each of --lengths", .range = "[1,1e9]"),

@@ -1,4 +1,4 @@
-/* plot.c - curves of one or more runs in one figure; a run's plasticity; a conversion's layers. */
+/* plot.c - curves of one or more runs in one figure; a run's plasticity; a conversion's layers; results. */
 #define _POSIX_C_SOURCE 200809L
 #include "cmd.h"
 #include "plot.h"
@@ -7,7 +7,7 @@
 extern const struct cmd cmd_plot;
 
 struct choices {
-    const char *out, *title, *x, *y, *heat;
+    const char *out, *title, *x, *y, *heat, *by;
     int64_t     smooth, step;
     bool        log_x, log_y, val;
     int         width, height;
@@ -64,6 +64,29 @@ static int draw_one(const struct choices *o, int n, const char **paths)
     return -1;
 }
 
+/* Files of results; -1 when the operands are none. */
+static int draw_results(const struct choices *o, int n, const char **paths)
+{
+    static const char *const kinds[] = { "any", "depth", "length", "position" };
+    struct frame f = frame_of(o, "", "");
+    int files = 0, kind = 0;
+
+    for (int i = 0; i < n; i++) {
+        size_t k = strlen(paths[i]);
+        files += k > 5 && !strcmp(paths[i] + k - 5, ".json");
+    }
+    while (strcmp(o->by, kinds[kind]))
+        kind++;
+    if (!files && kind)
+        return fail("--by: is for files of results, .json"), 2;
+    if (files && files < n)
+        return fail("plot: runs and results are figures of their own"), 2;
+    if (!files)
+        return -1;
+    return results_draw(paths, n, o->label.n ? o->label.at : NULL, (enum results_kind)kind, o->log_x, &f, o->out) ? 1
+                                                                                                                  : 0;
+}
+
 static int draw(const struct choices *o, int n, const char **runs)
 {
     struct curve *c = mem_new((size_t)n, sizeof *c);
@@ -89,7 +112,8 @@ static int draw(const struct choices *o, int n, const char **runs)
 
 static int plot(int argc, const char **argv)
 {
-    struct choices o = { .x = "tokens", .y = "loss", .step = -1, .val = true, .width = 800, .height = 500 };
+    struct choices o = { .x = "tokens", .y = "loss", .by = "any", .step = -1, .val = true, .width = 800,
+                         .height = 500 };
     const struct opt opts[] = {
         OPT("out", &o.out, "FILE", "the figure, ending in .svg, .png or .pdf; its numbers go to "
             "FILE with .tsv, its gnuplot script to FILE with .gp", .letter = 'o', .need = true),
@@ -98,6 +122,8 @@ static int plot(int argc, const char **argv)
         OPT("heat", &o.heat, "KEY", "instead of curves a map of a run's layers and heads",
             .choices = "spread|gain|window|b|b_scale"),
         OPT("step", &o.step, "N", "of the map; -1: the last one", .range = "[-1,)"),
+        OPT("by", &o.by, "WHAT", "of results: scores by length and depth, by length, losses by position",
+            .choices = "any|depth|length|position"),
         OPT("smooth", &o.smooth, "N", "mean over N logged steps around each, 0 for none", .range = "[0,)"),
         OPT("log-x", &o.log_x, NULL, "logarithmic x axis"),
         OPT("log-y", &o.log_y, NULL, "logarithmic y axis"),
@@ -114,12 +140,12 @@ static int plot(int argc, const char **argv)
         fail("plot: expected at least one RUN");
     else if (n > 0 && o.label.n && o.label.n != n)
         fail("--label: expected one for each of the %d runs, found %d", n, o.label.n);
-    else if (n > 0 && (status = draw_one(&o, n, argv)) < 0)
+    else if (n > 0 && (status = draw_one(&o, n, argv)) < 0 && (status = draw_results(&o, n, argv)) < 0)
         status = draw(&o, n, argv);
     free(o.label.at);
     return status;
 }
 
 const struct cmd cmd_plot = {
-    "plot", "draw the curves of one or more runs (RUN/metrics.jsonl) with gnuplot", "RUN... --out FIGURE", plot
+    "plot", "draw runs (RUN/metrics.jsonl) or results of evaluations with gnuplot", "RUN... --out FIGURE", plot
 };

@@ -28,6 +28,7 @@ struct figure {
     struct frame        frame;
     bool                log_x, log_y;
     bool                smooth;     /* draw smooth, and y as a pale line behind it */
+    bool                points;     /* marks on the curves */
     bool                bars;       /* points with bars from low to high, joined by lines */
     const char *const  *tic;        /* names at x = 0, 1, .. in the place of numbers; NULL ends; may be NULL */
     double              bottom, top;                 /* of the y axis; equal: as the numbers are */
@@ -48,5 +49,10 @@ int  layers_draw(const char *report, const struct frame *f, const char *path);
 /* A figure of every head that metrics.jsonl holds since `pretrain --plasticity-every`, at the given step or, -1, the
  * last one, as a map of layers and heads; the .tsv has all figures of all steps. */
 int  heat_draw(const char *run, const char *key, int64_t step, const struct frame *f, const char *path);
+/* Results of `palimpsa eval --out`: maps of length and depth, or curves. BY_ANY: the first that path[0] has of these.
+ * label: [n] names, or NULL: those of the files, when there are several. */
+enum results_kind { BY_ANY, BY_DEPTH, BY_LENGTH, BY_POSITION };
+int  results_draw(const char *const *path, int n, const char *const *label, enum results_kind kind, bool log_x,
+                  const struct frame *f, const char *out);
 EXTERN_C_END
 #endif

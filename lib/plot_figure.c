@@ -82,7 +82,7 @@ static void add_curve(struct text *t, const struct figure *f, int i, const char 
         str_format(style, sizeof style, "lines lw 1 lc rgb '#C0%s' notitle, \\\n    ", rgb + 1);
         add_entry(t, table, i, "train", 6, style);
     }
-    str_format(style, sizeof style, "lines lw 2 lc rgb '%s' title ", rgb);
+    str_format(style, sizeof style, "%s lw 2 lc rgb '%s' title ", f->points ? "linespoints pt 7" : "lines", rgb);
     add_entry(t, table, i, "train", 7, style);
     drawing_quote(t, c->label);
     if (c->nval) {

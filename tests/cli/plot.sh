@@ -92,3 +92,63 @@ if command -v gnuplot >/dev/null; then
     has svg '<svg'
     has svg "a 'title'"
 fi
+
+# Results of evaluations: a map, curves, and what is nothing to draw.
+cell() { printf '{"task":"niah","part":"%s","length":%s,"depth":%s,"value":%s}' "$@"; }
+mean() { printf '{"task":"niah","part":"%s","length":%s,"value":%s}' "$@"; }
+echo "{\"results\": [$(cell a 2048 50 0.5), $(cell a 1024 0 1), $(cell 'b b' 2048 100 0.25), $(mean a 1024 0.75), \
+$(mean a 2048 null), {\"task\":\"niah\",\"value\":1}]}" >work/niah.json
+echo '{"results": [{"task":"nll","value":3}], "positions": [{"from":0,"to":255,"nll":3.5,"predictions":2},
+    {"from":256,"to":511,"nll":3.25,"predictions":1}]}' >work/nll.json
+table() { cp "work/$1" .result/tsv; }
+plot_without() {
+    PATH=/nonexistent
+    run plot "$@"
+    PATH=$path
+}
+plot_without niah.json -o map.svg
+status 1
+stderr 'error: gnuplot is not installed (Debian: gnuplot-nox); with it, run: cd . && gnuplot map.gp'
+plot_without niah.json --by length -o lengths.svg
+plot_without nll.json niah.json -o both.svg
+status 1
+stderr 'error: niah.json: holds no positions'
+table map.tsv
+same tsv "$(printf '%s\n' 'panel	label	column	row	length	depth	value' '0	niah a	1	1	2048	50	0.5' \
+    '0	niah a	0	0	1024	0	1' '1	niah b b	1	2	2048	100	0.25')"
+true_there() { grep -qF -- "$2" "work/$1" || { wrong; echo "  $1 lacks: $2"; }; }
+true_there map.gp "set ytics ('0' 0, '50' 1, '100' 2)"
+true_there map.gp "set multiplot layout 1,2"
+table lengths.tsv
+same tsv "$(printf '%s\n' 'curve	label	kind	step	x	y	smooth' '0	niah a	train	0	1024	0.75	0.75' \
+    '0	niah a	train	0	2048	NaN	NaN')"
+plot_without nll.json nll.json --label one --label two -o nll.svg
+table nll.tsv
+same tsv "$(printf '%s\n' 'curve	label	kind	step	x	y	smooth' '0	one	train	0	128	3.5	3.5' \
+    '0	one	train	0	384	3.25	3.25' '1	two	train	0	128	3.5	3.5' '1	two	train	0	384	3.25	3.25')"
+echo '{"results": [{"task":"piqa","value":1}]}' >work/piqa.json
+run plot piqa.json -o x.svg
+status 1
+stderr 'error: piqa.json: nothing to draw: no result has a length, and there are no positions'
+echo '{"results": [{"length":1}]}' >work/bad.json
+run plot bad.json -o x.svg
+status 1
+stderr 'error: bad.json: expected a task and numbers in every entry of results'
+echo '[1]' >work/list.json
+run plot list.json -o x.svg
+status 1
+stderr 'error: list.json: expected results, as palimpsa eval --out writes them'
+run plot niah.json runs/a -o x.svg
+status 2
+stderr 'error: plot: runs and results are figures of their own'
+run plot runs/a --by depth -o x.svg
+status 2
+stderr 'error: --by: is for files of results, .json'
+if command -v gnuplot >/dev/null; then
+    for by in depth length; do
+        run plot niah.json --by $by -o $by.svg
+        status 0
+        stderr ''
+        true_there $by.svg '<svg'
+    done
+fi
