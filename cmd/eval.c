@@ -34,16 +34,19 @@ static bool is_shards(const char *path)
     return (n > 4 && !strcmp(path + n - 4, ".pts")) || (n > 4 && !strcmp(path + n - 4, ".bin"));
 }
 
-static void progress(struct eval *e, int64_t taken, int64_t size)
+/* How far through a file; size -1: nobody knows. */
+static void progress(void *arg, int64_t taken, int64_t size)
 {
-    double passed = time_now() - e->began;
+    struct eval *e = arg;
+    double passed = time_now() - e->began, share = size > 0 ? (double)taken / (double)size : 0, left;
 
     if (e->nll.tokens < e->shown)
         return;
     e->shown = e->nll.tokens + 4096;
-    say_over("%lld tokens, %.0f a second, loss %.4f, %.0f%%", (long long)e->nll.tokens, (double)e->nll.tokens / passed,
-             e->nll.loss / (double)(e->nll.predicted ? e->nll.predicted : 1),
-             size > 0 ? 100.0 * (double)taken / (double)size : 0.0);
+    left = share > 0 ? passed / share * (1 - share) : 0;
+    say_over("%lld tokens, %.0f a second, loss %.4f, %.0f%%, %.0f:%02.0f left", (long long)e->nll.tokens,
+             (double)e->nll.tokens / passed, e->nll.loss / (double)(e->nll.predicted ? e->nll.predicted : 1),
+             100 * share, floor(left / 60), floor(fmod(left, 60)));
 }
 
 static int take(void *arg, const char *text, size_t n, bool begins)
@@ -173,8 +176,10 @@ static int run(struct eval *e)
 {
     int64_t context = e->context ? e->context : e->m.model.cfg.context ? e->m.model.cfg.context : NLL_CHUNK;
 
-    if (nll_open(&e->nll, &e->m.model, e->context))
+    if (nll_open(&e->nll, &e->m.model, e->context, e->task.batch))
         return -1;
+    e->nll.shown = progress;
+    e->nll.arg = e;
     e->nll.mask = e->mask;
     if (e->unigram && !(e->nll.unigram = e->baseline = unigram_of(e->unigram, e->m.model.cfg.vocab)))
         return -1;
@@ -188,6 +193,7 @@ static int run(struct eval *e)
                                      : opened_need_tokenizer(&e->m) || eval_text(e, e->data.at[i]))
             return -1;
     }
+    nll_end(&e->nll);
     if (!e->nll.predicted)
         return fail("eval: the data has nothing to predict");
     say("%lld tokens in %.1f s", (long long)e->nll.tokens, time_now() - e->began);
@@ -278,7 +284,7 @@ static int eval(int argc, const char **argv)
         OPT("prompts", &e.task.prompts, "FILE", "write LongBench's prompts"),
         OPT("forms", &e.task.forms, "LIST",
             "of niah: single_1, single_2, single_3, multikey_1, multikey_2, multikey_3"),
-        OPT("lengths", &e.lengths, "LIST", "tokens of a sample, its answer included: 1Ki,2Ki,4Ki (niah, babilong, mqar)",
+        OPT("lengths", &e.lengths, "LIST", "tokens of a sample with its answer: 1Ki,2Ki,4Ki (niah, babilong, mqar)",
             .range = "[1,2e9]"),
         OPT("depths", &e.depths, "LIST", "where needles stand, in percent (niah)", .range = "[0,100]"),
         OPT("samples", &e.task.samples, "N", "of a length and depth; 0: 10 (niah), 100 (babilong), 1000 (mqar)",

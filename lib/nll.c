@@ -2,10 +2,27 @@
 #include "nll.h"
 #include <math.h>
 
-int nll_open(struct nll *n, struct model *m, int64_t piece)
+static void row_open(struct nll_row *r, int64_t cap, int64_t most)
 {
-    *n = (struct nll){ .model = m, .piece = piece, .last = -1 };
-    if (model_reserve(m, JOB_LOSS, NLL_CHUNK))
+    r->cap = cap;
+    r->most = (int)most;
+    r->token = mem_new((size_t)cap, sizeof *r->token);
+    r->target = mem_new((size_t)cap, sizeof *r->target);
+    r->start = mem_new((size_t)most + 1, sizeof *r->start);
+}
+
+int nll_open(struct nll *n, struct model *m, int64_t piece, int64_t batch)
+{
+    enum { WIDE = 8192, ROW = 4096 };
+    int64_t row;
+
+    *n = (struct nll){ .model = m, .piece = piece };
+    n->chunk = !piece ? NLL_CHUNK : piece < WIDE ? piece : WIDE;
+    batch = batch > 4096 ? 4096 : batch;
+    row = batch ? batch * n->chunk : n->chunk > ROW ? n->chunk : ROW;
+    row_open(&n->row, row, batch ? batch : ROW);
+    n->held = mem_new((size_t)n->chunk + 1, sizeof *n->held);
+    if (model_reserve(m, JOB_LOSS, row))
         return -1;
     return model_state_open(m, &n->state, 1);
 }
@@ -14,6 +31,10 @@ void nll_close(struct nll *n)
 {
     if (n->state.at)
         model_state_close(n->model, &n->state);
+    free(n->row.token);
+    free(n->row.target);
+    free(n->row.start);
+    free(n->held);
     free(n->bucket_loss);
     free(n->bucket_count);
 }
@@ -47,43 +68,92 @@ static void score(struct nll *n, const struct batch *b, const struct pass *p, in
         for (int32_t t = b->seqs.start[i]; t < b->seqs.start[i + 1]; t++)
             if (b->target[t] >= 0)
                 count(n, offset + t - b->seqs.start[i], loss[t], b->target[t]);
-    n->tokens += b->seqs.tokens;
     free(loss);
+}
+
+/* The sequences that wait, side by side. */
+static void flush(struct nll *n)
+{
+    struct nll_row *r = &n->row;
+
+    if (r->n)
+        score(n, &(struct batch){ .token = r->token, .target = r->target, .seqs = seqs_of(r->start, r->n) }, NULL, 0);
+    r->n = 0;
+    r->tokens = 0;
+}
+
+/* A whole sequence; one that is longer than a chunk goes alone, in pieces. */
+static void add_sequence(struct nll *n, const int32_t *token, const int32_t *target, int64_t count)
+{
+    struct nll_row *r = &n->row;
+
+    n->tokens += count;
+    for (int64_t at = 0, take; count > n->chunk && at < count; at += take) {
+        struct pass p = { .state = n->state.at, .fresh = at == 0 };
+        int32_t start[2] = { 0, 0 };
+        take = count - at < n->chunk ? count - at : n->chunk;
+        start[1] = (int32_t)take;
+        score(n, &(struct batch){ .token = token + at, .target = target + at, .seqs = seqs_of(start, 1) }, &p, at);
+    }
+    if (count > n->chunk || !count)
+        return;
+    if (r->n == r->most || r->tokens + count > r->cap)
+        flush(n);
+    memcpy(r->token + r->tokens, token, (size_t)count * sizeof *token);
+    memcpy(r->target + r->tokens, target, (size_t)count * sizeof *target);
+    r->tokens += count;
+    r->start[++r->n] = (int32_t)r->tokens;
+}
+
+/* What is held, but for its last id, which is only predicted; whole: it is all of its part. */
+static void feed_held(struct nll *n, bool whole)
+{
+    int64_t count = n->nheld - 1;
+    struct pass p = { .state = n->state.at, .fresh = n->at == 0 };
+    int32_t start[2] = { 0, (int32_t)count };
+
+    if (count > 0 && whole && !n->at)
+        add_sequence(n, n->held, n->held + 1, count);
+    else if (count > 0) {
+        n->tokens += count;
+        score(n, &(struct batch){ .token = n->held, .target = n->held + 1, .seqs = seqs_of(start, 1) }, &p, n->at);
+    }
+}
+
+void nll_end(struct nll *n)
+{
+    feed_held(n, true);
+    n->nheld = 0;
+    n->at = 0;
+    flush(n);
 }
 
 void nll_begin(struct nll *n)
 {
+    feed_held(n, true);
     n->documents++;
-    n->last = -1;
+    n->nheld = 0;
     n->at = 0;
     n->inside = false;
 }
 
-/* Feeds the token in hand and all of ids but the last one, which is then the one in hand. */
 int nll_feed(struct nll *n, const int32_t *ids, int64_t total)
 {
-    int32_t token[NLL_CHUNK], start[2] = { 0, 0 };
-
     for (int64_t i = 0; i < total; i++)
         if (ids[i] < 0 || ids[i] >= n->model->cfg.vocab)
             return fail("id %d is outside the model's vocabulary of %lld", ids[i], (long long)n->model->cfg.vocab);
-    if (n->last < 0 && total > 0)
-        n->last = *ids++, total--;
-    while (total > 0) {
-        int64_t in = n->piece ? n->at % n->piece : n->at, take = total < NLL_CHUNK ? total : NLL_CHUNK;
-        struct pass p = { .state = n->state.at, .fresh = in == 0 };
-        struct batch b = { .token = token, .target = ids };
-        if (n->piece && take > n->piece - in)
-            take = n->piece - in;
-        token[0] = n->last;
-        memcpy(token + 1, ids, (size_t)(take - 1) * sizeof *ids);
-        start[1] = (int32_t)take;
-        b.seqs = seqs_of(start, 1);
-        score(n, &b, &p, in);
-        n->last = ids[take - 1];
-        n->at += take;
-        ids += take;
-        total -= take;
+    for (int64_t i = 0; i < total; i++) {
+        int64_t most = n->piece && n->piece - n->at < n->chunk ? n->piece - n->at : n->chunk, fed;
+
+        /* Another id comes, so what is held goes on: only then is it known not to end here. */
+        if ((fed = n->nheld - 1) == most) {
+            bool ends = n->piece && n->at + fed == n->piece;
+            feed_held(n, ends);
+            n->held[0] = n->held[fed];
+            n->nheld = 1;
+            n->at = ends ? 0 : n->at + fed;
+        }
+        n->held[n->nheld++] = ids[i];
     }
     return 0;
 }
@@ -113,14 +183,18 @@ int nll_shards(struct nll *n, const char *files, const char *tokenizer, int64_t 
     else if (n->mask && !l.marked)
         status = fail("%s: --mask-prompt needs shards that mark prompts, as tokenize --prompt-field makes them",
                       files);
-    else if (model_reserve(n->model, JOB_LOSS, context))
-        status = -1;
     for (int64_t i = 0; i < l.rows && !status && (!limit || n->tokens < limit); i++) {
         struct batch b;
-        status = loader_read(&l, i, &b);
-        if (!status)
-            score(n, &b, NULL, 0);
+        const int32_t *at;
+        if ((status = loader_read(&l, i, &b)))
+            break;
+        at = b.seqs.start;
+        for (int k = 0; k < b.seqs.n; k++)
+            add_sequence(n, b.token + at[k], b.target + at[k], at[k + 1] - at[k]);
+        if (n->shown)
+            n->shown(n->arg, i + 1, l.rows);
     }
+    flush(n);
     n->documents += l.documents > 0 ? l.documents : 0;
     loader_close(&l);
     return status;

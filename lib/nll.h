@@ -1,14 +1,27 @@
 /* nll.h - the loss of a model on text: overall, per byte, per word, and by position.
  *
+ *
+ *   nll_open(&n, &model, 0, 0)
+ *   nll_begin(&n), nll_feed(&n, ids, count) ...         for every document
+ *   nll_end(&n)                                         the sums are whole
+ *   nll_close(&n)
+ *
  * A document is scored from its first token on: the separator comes before it when the tokenizer has
- * one, else its first token is context only. Memory is carried through a document of any length in
- * pieces; perplexity per word is exp(total / words), bits per byte total / (bytes ln 2). */
+ * one, else its first token is context only. Short ones go through the model side by side; through longer
+ * ones the memory is carried in pieces, so that room does not grow with their length. Perplexity per word
+ * is exp(total / words), bits per byte total / (bytes ln 2). */
 #ifndef NLL_H
 #define NLL_H
 #include "opened.h"
 EXTERN_C_BEGIN
 
 enum { NLL_CHUNK = 1024, NLL_BUCKET = 256 };      /* tokens of a piece; positions of a line of the table */
+
+struct nll_row {                  /* sequences on their way through the model */
+    int32_t *token, *target, *start;
+    int64_t  tokens, cap;
+    int      n, most;
+};
 
 struct nll {
     struct model *model;
@@ -23,12 +36,18 @@ struct nll {
     struct model_state state;
     bool     mask;                /* what shards mark as context is not counted */
     int64_t  piece;               /* documents are cut into independent parts of so many tokens; 0: whole */
-    int32_t  last;                /* the token that has been read but not fed; -1 at a document's start */
-    int64_t  at;                  /* its position */
+    int64_t  chunk;               /* tokens that go through the model at once, of one sequence */
+    struct nll_row row;
+    int32_t *held;                /* [chunk + 1] ids that were fed and are in no row; the first was predicted before */
+    int64_t  nheld, at;           /* how many; the first one's position in its part */
     bool     inside;              /* the text so far ends within a word */
+    void   (*shown)(void *arg, int64_t done, int64_t all);         /* progress through shards; may be NULL */
+    void    *arg;
 };
-int  nll_open(struct nll *n, struct model *m, int64_t piece);
+/* piece: see above; batch: sequences side by side, 0: as many as are useful. */
+int  nll_open(struct nll *n, struct model *m, int64_t piece, int64_t batch);
 void nll_begin(struct nll *n);                                      /* a new document: the empty memory */
+void nll_end(struct nll *n);                                        /* what is held goes through the model */
 /* The document's next ids, however it is cut into calls; each is scored given all before it. */
 int  nll_feed(struct nll *n, const int32_t *ids, int64_t count);
 void nll_text(struct nll *n, const char *text, size_t size);        /* counts bytes and words */

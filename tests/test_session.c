@@ -221,7 +221,7 @@ static double loss_of(const float *logits, int64_t vocab, int32_t id)
 
 /* The loss of two documents by hand: with a separator every token is scored from it on, without one the first
  * token is context only. However a document is cut into calls, and also past a piece. */
-static void check_nll(const char *name, bool separator, const int *cut, int cuts)
+static void check_nll(const char *name, bool separator, int batch, const int *cut, int cuts)
 {
     static const int length[] = { 30, 1300 };
     struct model m;
@@ -232,7 +232,7 @@ static void check_nll(const char *name, bool separator, const int *cut, int cuts
     int32_t ids[1301];
     float *logits;
 
-    if (!load(&m, &d, name) || nll_open(&n, &m, 0)) {
+    if (!load(&m, &d, name) || nll_open(&n, &m, 0, batch)) {
         CHECK(!"the model loads");
         return;
     }
@@ -257,6 +257,7 @@ static void check_nll(const char *name, bool separator, const int *cut, int cuts
             at += take;
         }
     }
+    nll_end(&n);
     CHECK_NEAR(n.loss, want, 1e-5 * want);
     CHECK(n.predicted == predicted && n.documents == 2);
     for (int64_t i = 0; i < n.buckets; i++) {
@@ -312,6 +313,42 @@ static void check_sampling(void)
     CHECK_NEAR(seen[4] / 4000.0, 1 / (1 + exp(-0.5)), 0.03);
 }
 
+/* Any number of documents side by side, whole and in parts: the same sums. */
+static void check_nll_sides(const char *name)
+{
+    static const int64_t batch[] = { 1, 8, 64, 0 }, piece[] = { 0, 50, 1500 };
+    struct model m;
+    struct dev d;
+    int32_t ids[2500];
+
+    if (!load(&m, &d, name)) {
+        CHECK(!"the model loads");
+        return;
+    }
+    for (size_t p = 0; p < LEN(piece); p++) {
+        double loss = 0, first = 0;
+        for (size_t b = 0; b < LEN(batch); b++) {
+            struct nll n;
+            CHECK(!nll_open(&n, &m, piece[p], batch[b]));
+            for (int k = 0; k < 40; k++) {
+                int count = k == 7 ? 2500 : k == 9 ? 1025 : k * 37 % 130;
+                draw_ids(ids, count, 90 + (uint64_t)k, m.cfg.vocab);
+                nll_begin(&n);
+                CHECK(!nll_feed(&n, ids, count / 2) && !nll_feed(&n, ids + count / 2, count - count / 2));
+            }
+            nll_end(&n);
+            loss = b ? loss : n.loss;
+            first = b ? first : n.bucket_loss[0];
+            CHECK(n.documents == 40 && n.predicted == n.tokens);
+            CHECK_NEAR(n.loss, loss, 1e-6 * loss);
+            CHECK_NEAR(n.bucket_loss[0], first, 1e-6 * first);
+            CHECK(n.longest == (piece[p] ? piece[p] : 2499));
+            nll_close(&n);
+        }
+    }
+    unload(&m, &d);
+}
+
 int main(void)
 {
     scratch_open();
@@ -325,9 +362,10 @@ int main(void)
     check_neighbours("palimpsa_m");
     check_neighbours("hf_mamba2");
     check_files("palimpsa_d", "palimpsa_d_nometa");
-    check_nll("palimpsa_d", true, (int[]){ 2000 }, 1);
-    check_nll("palimpsa_d", true, (int[]){ 1, 700, 3 }, 3);
-    check_nll("hf_mamba2", false, (int[]){ 64, 1, 0, 5 }, 4);
+    check_nll("palimpsa_d", true, 0, (int[]){ 2000 }, 1);
+    check_nll("palimpsa_d", true, 1, (int[]){ 1, 700, 3 }, 3);
+    check_nll("hf_mamba2", false, 8, (int[]){ 64, 1, 0, 5 }, 4);
+    check_nll_sides("palimpsa_m");
     check_sampling();
     scratch_close();
     return test_done("session");

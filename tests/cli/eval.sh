@@ -90,6 +90,18 @@ gzip -k work/long.txt
 run eval nll --model run --data long.txt.gz --quiet
 cmp -s .result/stdout .result/plain || wrong
 
+# The same number however many stand side by side.
+for what in 'text.jsonl' 'long.txt --context 32' 'sh/text_000000.pts --context 32'; do
+    for batch in 1 8 64; do
+        run eval nll --model run $what --batch $batch --quiet
+        status 0
+        printf '%s %s\n' "$batch" "$(value nll)" >>.result/batches
+    done
+    true_that "a batch is only speed: $what" awk 'NR == 1 { a = $2 } { d = $2 - a; if (d > 1e-4 || d < -1e-4) bad = 1 }
+        END { exit bad || NR != 3 }' .result/batches
+    rm .result/batches
+done
+
 # Shards: every window's predictions, the frequencies of tokens beside them, a limit.
 run eval nll --model run --data 'sh/*.pts' --unigram 'sh/*.pts' --quiet
 status 0
