@@ -42,7 +42,8 @@ static bool is_archive(const char *path)
 
 static int print_tensors(const char *path)
 {
-    struct st *f = is_archive(path) ? torch_open(path) : st_open(path);
+    struct st *f = ends(path, ".bin.index.json") ? torch_open_index(path)
+                 : is_archive(path) ? torch_open(path) : st_open(path);
 
     if (!f)
         return -1;

@@ -215,15 +215,18 @@ struct st *ckpt_weights(const char *dir)
     char path[4200];
     struct st *s;
 
-    if (!safe && holds(dir, "pytorch_model.bin.index.json")) {
-        fail("%s/pytorch_model.bin.index.json: weights in several .bin files are not read; "
-             "safetensors are", dir);
-        return NULL;
+    if (!safe && holds(dir, "pytorch_model.bin")) {
+        snprintf(path, sizeof path, "%s/pytorch_model.bin", dir);
+        s = torch_open(path);
+    } else if (!safe && holds(dir, "pytorch_model.bin.index.json")) {
+        snprintf(path, sizeof path, "%s/pytorch_model.bin.index.json", dir);
+        s = torch_open_index(path);
+    } else {
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        s = st_open(dir);
     }
-    snprintf(path, sizeof path, "%s/pytorch_model.bin", dir);
-    s = !safe && holds(dir, "pytorch_model.bin") ? torch_open(path) : st_open(dir);
     if (s && !s->n) {
-        fail("%s/model.safetensors: holds no tensors: there is no model in it", dir);
+        fail("%s: holds no tensors: there is no model in it", path);
         st_close(s);
         return NULL;
     }

@@ -8,6 +8,7 @@
 #include "safetensors.h"
 EXTERN_C_BEGIN
 struct st *torch_open(const char *path);
+struct st *torch_open_index(const char *path);           /* pytorch_model.bin.index.json, with the files it names */
 struct st *torch_open_memory(const void *data, size_t n, const char *name);     /* data stays the caller's */
 EXTERN_C_END
 #endif
