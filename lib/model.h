@@ -32,8 +32,7 @@ struct model_use {
     bool train_prior;                    /* Ip_log too, which is frozen otherwise */
 };
 
-/* Names, shapes and flags of all parameters, without storage; also of switches that nothing here computes.
- * model_close frees. 0, or -1 with the reason. */
+/* Names, shapes and flags of all parameters, without storage. model_close frees. 0, or -1 with the reason. */
 int    model_declare(struct model *m, struct dev *d, const struct config *c, const struct model_use *use);
 /* Declares and allocates; weights are not set (params_init, ckpt_load). 0, or -1 with the reason. */
 int    model_open (struct model *m, struct dev *d, const struct config *c, const struct model_use *use);

@@ -92,16 +92,6 @@ static int known(const struct config *c)
     return 0;
 }
 
-/* So is what the config can say but no code here does. */
-static int able(const struct config *c)
-{
-    if (c->D_has_hdim)
-        return fail("model: D_has_hdim: a skip weight per channel is not supported");
-    if (c->proj_bias)
-        return fail("model: use_bias: biases of in_proj and out_proj are not supported");
-    return known(c);
-}
-
 int model_declare(struct model *m, struct dev *d, const struct config *c, const struct model_use *use)
 {
     bool mlp = mlp_family(c);
@@ -132,7 +122,7 @@ int model_declare(struct model *m, struct dev *d, const struct config *c, const 
 
 int model_open(struct model *m, struct dev *d, const struct config *c, const struct model_use *use)
 {
-    if (able(c) || model_declare(m, d, c, use))
+    if (model_declare(m, d, c, use))
         return -1;
     if (params_alloc(&m->params, d, use->world ? use->world : 1, use->learn, use->optim)) {
         model_close(m);
@@ -248,7 +238,7 @@ int model_plan(struct model_plan *out, const struct dev *d, const struct config 
     struct model m;
     size_t peak[2] = { 0, 0 }, bytes[3];
 
-    if (able(c) || model_declare(&m, &dry, c, use))
+    if (model_declare(&m, &dry, c, use))
         return -1;
     params_layout(&m.params, d->type, use->world ? use->world : 1);
     params_bytes(&m.params, d->type, use->optim, bytes);

@@ -20,7 +20,8 @@ static void put_part(const struct st *f, int rest, const char *path)
         const struct st_tensor *t = &f->at[i];
         int64_t dense = 1;
         snprintf(name[n], sizeof name[n], "%d", n);
-        view[n] = (struct view){ .name = t->name, .storage = name[n], .type = t->type, .elements = t->count, .ndim = t->ndim };
+        view[n] = (struct view){ .name = t->name, .storage = name[n], .type = t->type, .elements = t->count,
+                                 .ndim = t->ndim };
         for (int d = t->ndim - 1; d >= 0; d--) {
             view[n].dim[d] = t->dim[d];
             view[n].stride[d] = dense;

@@ -1,11 +1,11 @@
 /* mamba2.c - Mamba2's layer, and Palimpsa-M: the same with a memory that knows how sure it is.
  *
- *   [z | xBC | dt] = in_proj u;  [x | B | C] = silu(conv(xBC) + bias)
+ *   [z | xBC | dt] = in_proj u (+ bias);  [x | B | C] = silu(conv(xBC) + bias)
  *   dt = clamp(softplus(dt + dt_bias)), decay = -exp(A_log) dt;  b = sigmoid(Wb Wr u) softplus(b_scale) dt
- *   o = scan(q = C, k = B, v = dt*x, decay, b, Ip_log) + D x;  y = out_proj(RMSNorm(o * silu(z)))
+ *   o = scan(q = C, k = B, v = dt*x, decay, b, Ip_log) + D x;  y = out_proj(RMSNorm(o * silu(z))) (+ bias)
  *
- * B and C are shared by heads/groups heads; scale 1. Layers outside `meta` use the plain scan: Mamba2's
- * SSD. Sources: arXiv 2405.21060, arXiv 2602.09075; docs/math.md. */
+ * B and C are shared by heads/groups heads; scale 1; D is a number a head, or a channel. Layers outside `meta` use the
+ * plain scan: Mamba2's SSD. Sources: arXiv 2405.21060, arXiv 2602.09075; docs/math.md. */
 #include "layer.h"
 #include <math.h>
 
@@ -82,6 +82,48 @@ static struct tensor conv_bias(const struct layer *l, bool grad)
     return grad ? layer_param(l, CONV_BIAS)->grad : layer_param(l, CONV_BIAS)->value;
 }
 
+/* What D multiplies, a number a head or a channel: x or o [T,I] as [T,I/n,n]. */
+static struct tensor skip_of(const struct layer *l, struct tensor x, struct sizes z)
+{
+    return tensor_heads(x, l->cfg->D_has_hdim ? z.I : z.H);
+}
+
+enum { BIAS_IN, BIAS_OUT };
+
+/* A bias is a weight on an input that is always 1: few models have one, so it needs no verb of its own. */
+static struct tensor push_ones(struct dev *d, struct tensor like)
+{
+    struct tensor ones = arena_push(&d->temp, tensor_like(tensor_heads(like, like.dim[1])));
+
+    op_fill(d, ones, 1);
+    return ones;
+}
+
+static struct param *proj_bias(const struct layer *l, int which)
+{
+    return layer_param(l, CONV_BIAS + l->cfg->conv_bias + which);
+}
+
+/* y [T,C] += bias */
+static void bias_forward(const struct layer *l, struct dev *d, struct tensor y, int which)
+{
+    size_t mark = arena_mark(&d->temp);
+
+    if (l->cfg->proj_bias)
+        op_mul(d, tensor_heads(y, y.dim[1]), push_ones(d, y), proj_bias(l, which)->value, true);
+    arena_pop(&d->temp, mark);
+}
+
+static void bias_backward(const struct layer *l, struct dev *d, struct tensor dy, int which)
+{
+    size_t mark = arena_mark(&d->temp);
+
+    if (l->cfg->proj_bias)
+        op_mul_bwd(d, (struct tensor){ 0 }, proj_bias(l, which)->grad, tensor_heads(dy, dy.dim[1]), push_ones(d, dy),
+                   proj_bias(l, which)->value, false);
+    arena_pop(&d->temp, mark);
+}
+
 static void mamba2_state(const struct layer *l, int64_t nseq, struct tensor shape[MIXER_STATES])
 {
     struct sizes z = sizes_of(l);
@@ -129,6 +171,7 @@ static void mamba2_forward(struct layer *l, const struct pass *p, struct tensor 
     f->zxbcdt = arena_push(a, SHAPE(d->type, T, z.I + z.C + z.H));
     f->xbc = arena_push(a, SHAPE(d->type, T, z.C));
     linear_forward(d, f->zxbcdt, u, layer_param(l, IN));
+    bias_forward(l, d, f->zxbcdt, BIAS_IN);
     op_conv(d, f->xbc, layer_tail_out(l, p, 0), xbc_of(f->zxbcdt, z), tensor_flat(layer_param(l, CONV)->value),
             conv_bias(l, false), layer_tail_in(l, p, 0), p->seqs);
     x = x_of(f->xbc, z);
@@ -156,12 +199,14 @@ static void mamba2_forward(struct layer *l, const struct pass *p, struct tensor 
     scan_forward(d, meta ? &scan_palimpsa : &scan_linear, p->seqs, &f->io, p->train ? &d->keep : NULL);
     if (p->watch)
         p->watch(p->watch_arg, l, p->seqs, &f->io);
-    op_mul(d, f->o, x, layer_param(l, D_SKIP)->value, true);
+    op_mul(d, skip_of(l, tensor_flat(f->o), z), skip_of(l, tensor_cols(f->xbc, 0, z.I), z),
+           layer_param(l, D_SKIP)->value, true);
     f->rstd = arena_push(a, SHAPE(F32, T, N));
     f->y = arena_push(a, SHAPE(d->type, T, z.I));
     op_rmsnorm(d, tensor_heads(f->y, N), f->rstd, tensor_heads(tensor_flat(f->o), N), layer_param(l, NORM)->value,
                tensor_heads(gate_of(f->zxbcdt, z), N), gate_order(l->cfg), l->cfg->eps);
     linear_forward(d, y, f->y, layer_param(l, OUT));
+    bias_forward(l, d, y, BIAS_OUT);
     arena_pop(&d->temp, mark);
 }
 
@@ -198,11 +243,14 @@ static void mamba2_backward(struct layer *l, const struct pass *p, struct tensor
         .decay = arena_push(t, tensor_like(f->dt)), .o = arena_push(t, tensor_like(f->o)),
     };
 
+    bias_backward(l, d, dy, BIAS_OUT);
     linear_backward(d, dn, dy, f->y, layer_param(l, OUT), false);
     op_rmsnorm_bwd(d, tensor_heads(tensor_flat(g.o), N), layer_param(l, NORM)->grad, tensor_heads(gate_of(dz, z), N),
                    tensor_heads(dn, N), tensor_heads(tensor_flat(f->o), N), layer_param(l, NORM)->value,
                    tensor_heads(gate_of(f->zxbcdt, z), N), f->rstd, gate_order(l->cfg));
-    op_mul_bwd(d, dx, layer_param(l, D_SKIP)->grad, g.o, x, layer_param(l, D_SKIP)->value, false);
+    op_mul_bwd(d, skip_of(l, tensor_cols(dxbc, 0, z.I), z), layer_param(l, D_SKIP)->grad,
+               skip_of(l, tensor_flat(g.o), z), skip_of(l, tensor_cols(f->xbc, 0, z.I), z),
+               layer_param(l, D_SKIP)->value, false);
     if (meta) {
         g.beta = arena_push(t, tensor_like(f->b_raw));
         g.prior[0] = gain_param(l, IP_LOG)->grad;
@@ -217,6 +265,7 @@ static void mamba2_backward(struct layer *l, const struct pass *p, struct tensor
                  (struct dt_range){ l->cfg->dt_lo, l->cfg->dt_hi });
     op_conv_bwd(d, xbc_of(dz, z), tensor_flat(layer_param(l, CONV)->grad), conv_bias(l, true), dxbc,
                 xbc_of(f->zxbcdt, z), tensor_flat(layer_param(l, CONV)->value), conv_bias(l, false), p->seqs);
+    bias_backward(l, d, dz, BIAS_IN);
     linear_backward(d, du, dz, u, layer_param(l, IN), true);
     arena_pop(t, mark);
 }
