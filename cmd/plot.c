@@ -118,7 +118,8 @@ static int plot(int argc, const char **argv)
         OPT("out", &o.out, "FILE", "the figure, ending in .svg, .png or .pdf; its numbers go to "
             "FILE with .tsv, its gnuplot script to FILE with .gp", .letter = 'o', .need = true),
         OPT("x", &o.x, "KEY", "what runs along", .choices = "tokens|steps|seconds"),
-        OPT("y", &o.y, "KEY", "what is drawn", .choices = "loss|lr|grad_norm|tokens_per_second|mfu|spread|gain|window"),
+        OPT("y", &o.y, "KEY", "what is drawn",
+            .choices = "loss|accuracy|lr|grad_norm|tokens_per_second|mfu|spread|gain|window"),
         OPT("heat", &o.heat, "KEY", "instead of curves a map of a run's layers and heads",
             .choices = "spread|gain|window|b|b_scale"),
         OPT("step", &o.step, "N", "of the map; -1: the last one", .range = "[-1,)"),

@@ -289,15 +289,15 @@ static int same_settings(const struct mqar_options *o)
     size_t n, i = 0;
     int status = 0;
 
-    text_add(&t, "{\n\"train\": %lld,\n\"test\": %lld,\n\"epochs\": %lld,\n\"batch-tokens\": %lld,\n\"warmup\": %lld,\n",
-             (long long)o->train, (long long)o->test, (long long)o->epochs, (long long)o->batch_tokens,
-             (long long)o->warmup);
+    text_add(&t, "{\n\"train\": %lld,\n\"test\": %lld,\n\"epochs\": %lld,\n", (long long)o->train,
+             (long long)o->test, (long long)o->epochs);
+    text_add(&t, "\"batch-tokens\": %lld,\n\"warmup\": %lld,\n", (long long)o->batch_tokens, (long long)o->warmup);
     text_add(&t, "\"vocab\": %lld,\n\"layers\": %d,\n\"width\": %d,\n\"heads\": %d,\n\"key\": %d,\n\"value\": %d,\n",
              (long long)o->vocab, o->layers, o->width, o->heads, o->key, o->value);
     text_add(&t, "\"rank\": %d,\n\"random-filler\": %d,\n\"fresh\": %d,\n\"tied\": %d,\n\"lr-floor\": %.9g,\n", o->rank,
              o->random, o->fresh, o->tied, o->lr_floor);
-    text_add(&t, "\"beta2\": %.9g,\n\"weight-decay\": %.9g,\n\"clip\": %.9g,\n\"stop-at\": %.9g,\n\"patience\": %lld,\n",
-             o->beta2, o->weight_decay, o->clip, o->stop_at, (long long)o->patience);
+    text_add(&t, "\"beta2\": %.9g,\n\"weight-decay\": %.9g,\n\"clip\": %.9g,\n", o->beta2, o->weight_decay, o->clip);
+    text_add(&t, "\"stop-at\": %.9g,\n\"patience\": %lld,\n", o->stop_at, (long long)o->patience);
     text_add(&t, "\"data-seed\": %llu,\n\"dtype\": \"%s\"\n}\n", (unsigned long long)o->data_seed, o->dtype);
     if (!str_format(path, sizeof path, "%s/settings.json", o->out))
         status = fail("%s: path too long", o->out);
@@ -359,6 +359,11 @@ static int run_queue(struct queue *q)
     decide_jobs(q, waiting);
     say("%d runs, %d finished before; %d at a time on %s%s, %d thread%s each", g->n, q->finished, q->o.jobs,
         q->device[0], q->devices > 1 ? " and others" : "", q->o.threads, q->o.threads == 1 ? "" : "s");
+    for (int i = 0; i < g->mixes; i++)
+        if (g->mix[i].n == 1) {
+            say("a model that is trained on one length may fail at others; A:B+C:D trains on a mix");
+            break;
+        }
     if (pipe(q->pipe))
         return fail("no pipe: %s", strerror(errno));
     train_watch_signals();

@@ -123,8 +123,8 @@ static int write_markdown(const struct mqar_grid *g, const char *path)
     struct text t = { 0 };
     int status;
 
-    text_add(&t, "# Associative recall\n\n%d of %d runs are finished. The best learning rate of every model:\n\n", g->n -
-             unfinished(g), g->n);
+    text_add(&t, "# Associative recall\n\n%d of %d runs are finished. The best learning rate of every model:\n\n",
+             g->n - unfinished(g), g->n);
     text_add(&t, "| trained on | model | lr | length:pairs | accuracy | least, greatest | deviation | seeds |\n"
              "|---|---|---|---|---|---|---|---|\n");
     for (int x = 0; x < g->mixes; x++)
@@ -144,8 +144,8 @@ static int write_markdown(const struct mqar_grid *g, const char *path)
                 text_add(&t, " | %d of %lld |\n", s.n, (long long)g->o->seeds);
             }
         }
-    text_add(&t, "\nAll runs:\n\n| model | trained on | lr | seed | status | epoch | length | pairs | accuracy | stderr | "
-             "loss | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    text_add(&t, "\nAll runs:\n\n| model | trained on | lr | seed | status | epoch | length | pairs | accuracy | "
+             "stderr | loss | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < g->n; i++)
         for (int k = 0; k < g->cell[i].job.mix.n; k++) {
             text_add(&t, "| ");
@@ -218,8 +218,8 @@ static int draw_accuracy(const struct mqar_grid *g, const char *path)
         drawn += c[m].ntrain > 0;
     }
     if (drawn)
-        status = figure_write(&(struct figure){ .frame = { "recall at the best learning rate", "length:pairs", "accuracy",
-                              720, 420 }, .bars = true, .tic = tic, .bottom = 0, .top = 1.02, .curve = c,
+        status = figure_write(&(struct figure){ .frame = { "recall at the best learning rate", "length:pairs",
+                              "accuracy", 720, 420 }, .bars = true, .tic = tic, .bottom = 0, .top = 1.02, .curve = c,
                               .n = g->models }, path);
     for (int m = 0; m < g->models; m++)
         curve_close(&c[m]);

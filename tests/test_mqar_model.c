@@ -1,4 +1,4 @@
-/* test_mqar_model.c - rows hold the examples they should, accuracy is that of the logits, models begin as they should. */
+/* test_mqar_model.c - rows hold their examples, accuracy is that of the logits, models begin as they should. */
 #include "mqar_run.h"
 #include "mqar_set.h"
 #include "op.h"
