@@ -48,14 +48,13 @@ const char *bpe_sha256(const struct bpe *b)
     return b->sha256;
 }
 
-/* The first of these that is a control token ends documents in the models that are published with it. */
+const char *const bpe_separators[] = { "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]", NULL };
+
 static int32_t separator(const struct bpe *b)
 {
-    static const char *const known[] = { "<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]" };
-
-    for (size_t i = 0; i < LEN(known); i++)
-        if (bpe_is_control(b, bpe_id(b, known[i])))
-            return bpe_id(b, known[i]);
+    for (int i = 0; bpe_separators[i]; i++)
+        if (bpe_is_control(b, bpe_id(b, bpe_separators[i])))
+            return bpe_id(b, bpe_separators[i]);
     return -1;
 }
 

@@ -53,6 +53,10 @@ int64_t bpe_nuls(const struct bpe_encoder *e);
 size_t bpe_cut(const struct bpe *b, const char *text, size_t n);
 bool   bpe_can_cut(const struct bpe *b);
 
+/* Writes dir/tokenizer_config.json for Transformers, unless it is there or there is no tokenizer. 0, or -1 with the
+ * reason. */
+int bpe_config_write(const char *dir);
+
 /* Ids to bytes, one at a time: bpe_decoder_init(&d, b), then bpe_decode for every id, then
  * bpe_decode_end. *bytes points into d and lives until the next call; the return value is their
  * number. The bytes of a character that is not complete yet are held back; nothing is altered. */

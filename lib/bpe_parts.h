@@ -55,6 +55,9 @@ struct bpe {
     bool            strip;               /* decoding drops one space at the start of a text */
 };
 
+/* The first of these that is a control token ends documents in the models that are published with it; NULL ends. */
+extern const char *const bpe_separators[];
+
 /* bpe_vocab.c */
 struct bytes json_bytes(struct buffer *room, const char *s);     /* a JSON string, NUL bytes restored, in room */
 int     vocab_read(struct bpe *b, const struct json *root);

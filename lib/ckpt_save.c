@@ -5,6 +5,7 @@
  * the memory of its gradients, which are dead between steps, and rank 0 writes it by name, so the
  * file does not know how many ranks there were. */
 #define _POSIX_C_SOURCE 200809L
+#include "bpe.h"
 #include "ckpt_parts.h"
 #include "half.h"
 #include "json.h"
@@ -41,19 +42,33 @@ static int write_config(const char *dir, struct config c)
     return status;
 }
 
-static int copy_tokenizer(const char *dir, const char *from)
+static int copy_file(const char *dir, const char *name, const char *from)
 {
     char path[4096];
     size_t n;
     char *data = file_read(from, &n);
     int status = -1;
 
-    if (data && !str_format(path, sizeof path, "%s/tokenizer.json", dir))
+    if (data && !str_format(path, sizeof path, "%s/%s", dir, name))
         fail("%s: path is too long", dir);
     else if (data)
         status = file_write(path, data, n);
     free(data);
     return status;
+}
+
+/* The tokenizer, and what is said of it to others: beside it, or made. */
+static int copy_tokenizer(const char *dir, const char *from)
+{
+    const char *slash = strrchr(from, '/');
+    char config[4200];
+
+    if (copy_file(dir, "tokenizer.json", from))
+        return -1;
+    if (str_format(config, sizeof config, "%.*stokenizer_config.json", slash ? (int)(slash + 1 - from) : 0, from) &&
+        !access(config, R_OK))
+        return copy_file(dir, "tokenizer_config.json", config);
+    return bpe_config_write(dir);
 }
 
 /* seed and row are 64 bit, more than a JSON number carries: text. */

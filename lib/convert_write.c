@@ -3,6 +3,7 @@
  * Kept tensors are copied byte for byte, or through float when another type is asked; what decays and
  * norms are made of stays F32 then, as does all that is read once per token. */
 #define _POSIX_C_SOURCE 200809L
+#include "bpe.h"
 #include "convert_parts.h"
 #include "json.h"
 #include "rng.h"
@@ -238,7 +239,7 @@ static int copy_tokenizer(const struct convert *c)
         status = data ? file_write(to, data, n) : -1;
         free(data);
     }
-    return status;
+    return status ? status : bpe_config_write(c->aside);
 }
 
 int convert_write(struct convert *c)

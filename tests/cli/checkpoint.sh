@@ -81,3 +81,22 @@ END
     stderr_has 'foo.bar'
     stderr_has 'model.norm.weight'
 fi
+
+# A checkpoint has what Transformers wants of a tokenizer; one's own description of it travels along.
+. "$source_dir/tests/cli/corpus"
+corpus 304
+train run --steps 1 --tokenizer tok.json --quiet
+status 0
+cp work/run/step-000001/tokenizer_config.json .result/config
+same config <<'END'
+{
+  "tokenizer_class": "PreTrainedTokenizerFast",
+  "clean_up_tokenization_spaces": false,
+  "model_max_length": 1000000000000000019884624838656,
+  "eos_token": "<|endoftext|>"
+}
+END
+mkdir work/told && cp work/tok.json work/told/tokenizer.json && echo '{"mine": 1}' >work/told/tokenizer_config.json
+train run2 --steps 1 --tokenizer told/tokenizer.json --quiet
+status 0
+same_files told/tokenizer_config.json run2/step-000001/tokenizer_config.json
