@@ -108,7 +108,7 @@ static int tokens_read(struct bpe *b, const struct json *vocab, const struct jso
 {
     int64_t count = json_count(vocab) + (added ? json_count(added) : 0);
     struct buffer room = { 0 };
-    int32_t id, top = -1;
+    int32_t id = -1, top = -1;
     int status = 0;
 
     for (struct json *t = json_first(vocab); t; t = json_next(t)) {

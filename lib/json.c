@@ -296,16 +296,34 @@ int json_int(const struct json *object, const char *key, int64_t *out)
     return 1;
 }
 
+/* Transformers from 5 on writes a number that is not finite as {"__float__": "Infinity"}. */
+static bool number_of(const cJSON *c, double *out)
+{
+    const cJSON *word = cJSON_IsObject(c) && c->child && !c->child->next && !strcmp(c->child->string, "__float__")
+                      ? c->child : NULL;
+
+    if (cJSON_IsNumber(c)) {
+        *out = c->valuedouble;
+        return true;
+    }
+    if (!cJSON_IsString(word))
+        return false;
+    if (!strcmp(word->valuestring, "NaN"))
+        *out = NAN;
+    else if (!strcmp(word->valuestring, "Infinity") || !strcmp(word->valuestring, "-Infinity"))
+        *out = word->valuestring[0] == '-' ? -INFINITY : INFINITY;
+    else
+        return false;
+    return true;
+}
+
 int json_double(const struct json *object, const char *key, double *out)
 {
     const cJSON *c = node(json_at(object, key));
 
     if (!c)
         return 0;
-    if (!cJSON_IsNumber(c))
-        return wrong(object, key, "a number");
-    *out = c->valuedouble;
-    return 1;
+    return number_of(c, out) ? 1 : wrong(object, key, "a number");
 }
 
 int json_bool(const struct json *object, const char *key, bool *out)
@@ -365,10 +383,7 @@ const char *json_text(const struct json *item)
 
 bool json_number(const struct json *item, double *out)
 {
-    if (!item || !cJSON_IsNumber(node(item)))
-        return false;
-    *out = node(item)->valuedouble;
-    return true;
+    return item && number_of(node(item), out);
 }
 
 bool json_is_object(const struct json *j)

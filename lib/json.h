@@ -3,7 +3,7 @@
  *   struct json *j = json_parse(text, n, "config.json");       NULL with the reason on stderr
  *   json_int(j, "hidden_size", &width)                          1 found, 0 absent, -1 wrong type (said on stderr)
  *   json_free(j);
- * Bare Infinity, -Infinity and NaN are read (Hugging Face writes them) and written back bare.
+ * Bare Infinity, -Infinity and NaN are read (Hugging Face writes them, or {"__float__": "Infinity"}) and written bare.
  * Integers are exact up to 2^53. \u0000 inside a string reads as the two bytes C0 80. */
 #ifndef JSON_H
 #define JSON_H

@@ -57,6 +57,8 @@ static bool round_trip(void)
 
 static void test_hf(void)
 {
+    CHECK(good("{" HF ", \"num_heads\": 4, \"head_dim\": 16, \"expand\": 2, "
+               "\"time_step_limit\": [0.0, {\"__float__\": \"Infinity\"}]}") && isinf(c.dt_hi) && round_trip());
     CHECK(good("{" HF ", \"num_heads\": 4, \"head_dim\": 16, \"expand\": 2, \"time_step_limit\": [0.0, Infinity]}"));
     CHECK(!strcmp(c.family, "mamba2") && !strcmp(c.mixer[2], "mamba2") && !c.native && c.tied);
     CHECK(c.vocab == 64 && c.vocab_real == 64 && c.width == 32 && c.layers == 3 && c.ffn == 0);

@@ -46,6 +46,13 @@ static void test_values(void)
     CHECK(json_number(e = json_next(e), &x) && x == 7 && !json_next(e) && !json_key(e));
     json_free(j);
 
+    j = parse("[{\"__float__\": \"NaN\"}, {\"__float__\": \"-Infinity\"}, {\"__float__\": \"1\"}, {\"__float__\": 1}, "
+              "{\"__float__\": \"NaN\", \"a\": 1}, {\"float\": \"NaN\"}, {}, []]");
+    CHECK(json_number(e = json_first(j), &x) && isnan(x));
+    CHECK(json_number(e = json_next(e), &x) && isinf(x) && x < 0);
+    while ((e = json_next(e)))
+        CHECK(!json_number(e, &x));
+    json_free(j);
     j = parse("\"a\\u0000b\"");
     CHECK(j && !strcmp(json_text(j), "a\xC0\x80" "b"));
     json_free(j);
