@@ -62,7 +62,11 @@ endif()
 target_sources(core PRIVATE ${kernels})
 target_include_directories(core PRIVATE kernels)
 target_compile_definitions(core PUBLIC PALIMPSA_CUDA)
-target_link_libraries(core PUBLIC CUDA::cudart_static CUDA::cublas CUDA::cublasLt)
+# The matrix library is loaded when a GPU is opened (kernels/cublas.cu): a machine without it runs the rest.
+list(GET CUDAToolkit_LIBRARY_DIR 0 cuda_libraries)
+target_compile_definitions(core PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:PALIMPSA_CUDA_LIBRARIES="${cuda_libraries}">)
+target_link_libraries(core PUBLIC CUDA::cudart_static)
 if(STATIC)
     target_link_options(core INTERFACE -static-libstdc++)
 endif()

@@ -3,13 +3,15 @@
  * The library is column major and sees our rows as columns: c = a b is asked as c' = b' a'. What its
  * heuristic chose is kept per shape, so that a step of training asks it nothing. */
 #include "common.cuh"
+#include "cublas.cuh"
 #include "launch.cuh"
-#include <cublasLt.h>
 
 enum { WORKSPACE = 32 << 20 };
 
-#define BLAS(call) do { cublasStatus_t s_ = (call); \
-    if (s_ != CUBLAS_STATUS_SUCCESS) BUG("%s: %s", #call, cublasLtGetStatusString(s_)); } while (0)
+static const struct cublas *lt;          /* one library for all devices of the process */
+
+#define BLAS(call) do { cublasStatus_t s_ = lt->call; \
+    if (s_ != CUBLAS_STATUS_SUCCESS) BUG("cublasLt%s: %s", #call, lt->GetStatusString(s_)); } while (0)
 
 struct shape {
     int64_t m, n, k, lda, ldb, ldc;
@@ -30,16 +32,21 @@ struct blas {
 
 struct blas *blas_open(void)
 {
-    struct blas *b = (struct blas *)mem_new(1, sizeof *b);
-    cublasStatus_t s = cublasLtCreate(&b->handle);
+    struct blas *b;
+    cublasStatus_t s;
 
+    lt = cublas_load();
+    if (!lt)
+        return NULL;
+    b = (struct blas *)mem_new(1, sizeof *b);
+    s = lt->Create(&b->handle);
     if (s == CUBLAS_STATUS_SUCCESS && cudaMalloc(&b->workspace, WORKSPACE) == cudaSuccess)
         return b;
     if (s == CUBLAS_STATUS_SUCCESS) {
         fail("cuBLAS: no memory for a workspace of %d MB", WORKSPACE >> 20);
-        cublasLtDestroy(b->handle);
+        lt->Destroy(b->handle);
     } else
-        fail("cuBLAS: %s", cublasLtGetStatusString(s));
+        fail("cuBLAS: %s", lt->GetStatusString(s));
     free(b);
     return NULL;
 }
@@ -47,14 +54,14 @@ struct blas *blas_open(void)
 void blas_close(struct blas *b)
 {
     for (int i = 0; i < b->n; i++) {
-        cublasLtMatrixLayoutDestroy(b->plan[i].a);
-        cublasLtMatrixLayoutDestroy(b->plan[i].b);
-        cublasLtMatrixLayoutDestroy(b->plan[i].c);
-        cublasLtMatmulDescDestroy(b->plan[i].desc);
+        lt->MatrixLayoutDestroy(b->plan[i].a);
+        lt->MatrixLayoutDestroy(b->plan[i].b);
+        lt->MatrixLayoutDestroy(b->plan[i].c);
+        lt->MatmulDescDestroy(b->plan[i].desc);
     }
     free(b->plan);
     cudaFree(b->workspace);
-    cublasLtDestroy(b->handle);
+    lt->Destroy(b->handle);
     free(b);
 }
 
@@ -69,15 +76,15 @@ static cublasLtMatmulPreference_t preference(const struct shape *s)
     const size_t workspace = WORKSPACE;
     const uint32_t align = (uint32_t)s->align, sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
-    BLAS(cublasLtMatmulPreferenceCreate(&p));
-    BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+    BLAS(MatmulPreferenceCreate(&p));
+    BLAS(MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                                               sizeof workspace));
     /* Pieces of a long k are added up from the workspace: F32 and the same order every time. */
-    BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums));
-    BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align));
-    BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align));
-    BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align));
-    BLAS(cublasLtMatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align));
+    BLAS(MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &sums, sizeof sums));
+    BLAS(MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &align, sizeof align));
+    BLAS(MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &align, sizeof align));
+    BLAS(MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &align, sizeof align));
+    BLAS(MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align, sizeof align));
     return p;
 }
 
@@ -91,19 +98,19 @@ static void plan_open(struct blas *b, struct plan *p, const struct shape *s)
     int n = 0;
 
     p->shape = *s;
-    BLAS(cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    BLAS(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &opa, sizeof opa));
-    BLAS(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &opb, sizeof opb));
-    BLAS(cublasLtMatrixLayoutCreate(&p->a, in, (uint64_t)(tb ? s->k : s->n), (uint64_t)(tb ? s->n : s->k), s->ldb));
-    BLAS(cublasLtMatrixLayoutCreate(&p->b, in, (uint64_t)(ta ? s->m : s->k), (uint64_t)(ta ? s->k : s->m), s->lda));
-    BLAS(cublasLtMatrixLayoutCreate(&p->c, out, (uint64_t)s->n, (uint64_t)s->m, s->ldc));
-    cublasStatus_t e = cublasLtMatmulAlgoGetHeuristic(b->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1, &found, &n);
+    BLAS(MatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    BLAS(MatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &opa, sizeof opa));
+    BLAS(MatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &opb, sizeof opb));
+    BLAS(MatrixLayoutCreate(&p->a, in, (uint64_t)(tb ? s->k : s->n), (uint64_t)(tb ? s->n : s->k), s->ldb));
+    BLAS(MatrixLayoutCreate(&p->b, in, (uint64_t)(ta ? s->m : s->k), (uint64_t)(ta ? s->k : s->m), s->lda));
+    BLAS(MatrixLayoutCreate(&p->c, out, (uint64_t)s->n, (uint64_t)s->m, s->ldc));
+    cublasStatus_t e = lt->MatmulAlgoGetHeuristic(b->handle, p->desc, p->a, p->b, p->c, p->c, pref, 1, &found, &n);
     if (e != CUBLAS_STATUS_SUCCESS || n == 0)
         BUG("cuBLAS has no way to multiply %lldx%lldx%lld %s into %s: %s", (long long)s->m, (long long)s->n,
             (long long)s->k, dtype_name((enum dtype)s->type), dtype_name((enum dtype)s->to),
-            cublasLtGetStatusString(e));
+            lt->GetStatusString(e));
     p->algo = found.algo;
-    BLAS(cublasLtMatmulPreferenceDestroy(pref));
+    BLAS(MatmulPreferenceDestroy(pref));
 }
 
 static const struct plan *plan_of(struct blas *b, const struct shape *s)
@@ -145,6 +152,6 @@ void cuda_matmul(struct dev *d, struct tensor c, struct tensor a, struct tensor 
         s.align /= 2;
 
     const struct plan *p = plan_of(blas, &s);
-    BLAS(cublasLtMatmul(blas->handle, p->desc, &alpha, b.data, p->a, a.data, p->b, &beta, c.data, p->c, c.data, p->c,
+    BLAS(Matmul(blas->handle, p->desc, &alpha, b.data, p->a, a.data, p->b, &beta, c.data, p->c, c.data, p->c,
                         &p->algo, blas->workspace, WORKSPACE, stream_of(d)));
 }
