@@ -17,7 +17,7 @@ extern const struct cmd cmd_bench;
 
 struct bench {
     const char *device, *dtype, *against, *filter, *model, *shape, *tokenizer, *file;
-    int64_t tokens, context, documents;
+    int64_t tokens, context, documents, labels;
     int threads, repeats;
     bool selftest, recompute;
     struct dev dev;
@@ -245,7 +245,8 @@ static int bench_model(struct bench *b)
             start[i] = (int32_t)(i * b->context < T ? i * b->context : T);
         batch.seqs = seqs_of(start, (int)n);
         for (int64_t t = 0; t < T; t++)
-            target[t] = (t + 1) % b->context && t + 1 < T ? token[t + 1] : -1, batch.predicted += target[t] >= 0;
+            target[t] = (t + 1) % b->context && t + 1 < T && t % b->labels == 0 ? token[t + 1] : -1,
+            batch.predicted += target[t] >= 0;
         params_init(&m.params, &b->dev, 1, 0);
         status = model_reserve(&m, JOB_LEARN, T) || time_steps(b, &m, &batch, &ms) ? -1 : 0;
         if (!status) {
@@ -419,7 +420,7 @@ static int run(struct bench *b, const char *what)
 static int bench(int argc, const char **argv)
 {
     struct bench b = { .device = "auto", .dtype = "fp32", .model = "palimpsa-tiny", .shape = "16x48x48", .tokens = 4096,
-                       .context = 1024, .documents = 1, .repeats = 5 };
+                       .context = 1024, .documents = 1, .labels = 1, .repeats = 5 };
     int status;
     const struct opt opts[] = {
         OPT("selftest", &b.selftest, NULL, "check every op and recurrence on this device, time nothing"),
@@ -433,6 +434,7 @@ static int bench(int argc, const char **argv)
         OPT("shape", &b.shape, "HxKxV", "scan: heads, key and value dimension"),
         OPT("model", &b.model, "NAME", "model, decode: preset or config.json"),
         OPT("context", &b.context, "N", "model, decode: tokens of a sequence", .range = "[1,)"),
+        OPT("labels", &b.labels, "N", "model: one token of N has a target", .range = "[1,)"),
         OPT("recompute", &b.recompute, NULL, "model: keep block inputs only"),
         OPT("tokenizer", &b.tokenizer, "FILE", "tokenize: tokenizer.json"),
         OPT("file", &b.file, "FILE", "tokenize: a text"),

@@ -10,12 +10,17 @@
 
 typedef __nv_bfloat16 bf16;
 struct blas;                             /* the matrix library and its cache: matmul.cu */
+struct graphs;                           /* work that was recorded: graph.cu */
 struct cuda {
     cudaStream_t stream;                 /* all work of the device, in order */
     struct blas *blas;
+    struct graphs *graphs;
     char        *part;                   /* partial sums between the two stages of a reduction */
     size_t       part_bytes;
+    char        *bounce;                 /* pinned host memory that copies pass through, in two halves */
+    cudaEvent_t  bounced[2];             /* a half may be used again */
     int          sms, shared;            /* multiprocessors; bytes of shared memory a block may have */
+    bool         chains;                 /* a kernel may begin before the one before has ended: chain.cuh */
     char         name[256];
 };
 static inline struct cuda *cuda_of(const struct dev *d) { return (struct cuda *)d->priv; }

@@ -156,6 +156,19 @@ void cuda_conv(struct dev *d, struct tensor y, struct tensor next, struct tensor
             conv_launch<16, 1, X>(d, y, next, x, state, &f, s));
 }
 
+/* Inputs and gradients of AHEAD tokens. */
+template <int N, typename X>
+__device__ inline void fetch(pack<X, N> (&px)[AHEAD], pack<X, N> (&pe)[AHEAD], const struct tensor &x,
+                             const struct tensor &dy, int64_t from, int k0, int known, int64_t c)
+{
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+        if (k0 + k < known) {
+            px[k] = *(const pack<X, N> *)((const X *)x.data + (from + k0 + k) * x.row + c);
+            pe[k] = *(const pack<X, N> *)((const X *)dy.data + (from + k0 + k) * dy.row + c);
+        }
+}
+
 /* One token of backward: x and e are its input and the gradient of its output. past, g, dw and dbias move on. */
 template <int W, int N, typename X>
 __device__ inline void conv_bwd_token(float (&past)[W][N], float (&g)[W][N], float (&dw)[W][N], float (&dbias)[N],
@@ -199,14 +212,14 @@ conv_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor x, struct filt
         __syncthreads();
         load_positions(pos, from, ahead, s);
         __syncthreads();
+        pack<X, N> px[AHEAD], pe[AHEAD], qx[AHEAD], qe[AHEAD];
+        if (c < C)
+            fetch<N, X>(qx, qe, x, dy, from, 0, known, c);
         for (int k0 = 0; k0 < ahead && c < C; k0 += AHEAD) {
-            pack<X, N> px[AHEAD], pe[AHEAD];
 #pragma unroll
             for (int k = 0; k < AHEAD; k++)
-                if (k0 + k < known) {
-                    px[k] = *(const pack<X, N> *)((const X *)x.data + (from + k0 + k) * x.row + c);
-                    pe[k] = *(const pack<X, N> *)((const X *)dy.data + (from + k0 + k) * dy.row + c);
-                }
+                px[k] = qx[k], pe[k] = qe[k];
+            fetch<N, X>(qx, qe, x, dy, from, k0 + AHEAD, known, c);      /* arrive while these are worked on */
 #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 const int at = k0 + k;

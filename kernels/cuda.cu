@@ -3,7 +3,7 @@
 #include "dev_cuda.h"
 #include "launch.cuh"
 
-enum { PART_BYTES = 64 << 20 };
+enum { PART_BYTES = 64 << 20, BOUNCE = 1 << 20 };
 
 static __global__ void probe_kernel(void)
 {
@@ -73,8 +73,14 @@ int dev_cuda_open(struct dev *d, int index)
         fail("device cuda:%d: %s", index, cudaGetErrorString(e));
     else if (cudaMalloc((void **)&c->part, PART_BYTES) != cudaSuccess)
         check_memory(index, "workspace", PART_BYTES);
+    else if ((e = cudaMallocHost((void **)&c->bounce, 2 * BOUNCE)) != cudaSuccess
+             || (e = cudaEventCreateWithFlags(&c->bounced[0], cudaEventDisableTiming)) != cudaSuccess
+             || (e = cudaEventCreateWithFlags(&c->bounced[1], cudaEventDisableTiming)) != cudaSuccess)
+        fail("device cuda:%d: %s", index, cudaGetErrorString(e));
     else if ((c->blas = blas_open()) != NULL) {
+        c->graphs     = graphs_open();
         c->part_bytes = PART_BYTES;
+        c->chains     = p.major >= 9;
         c->sms        = p.multiProcessorCount;
         c->shared     = (int)p.sharedMemPerBlockOptin;
         snprintf(c->name, sizeof c->name, "%s", p.name);
@@ -93,10 +99,18 @@ void dev_cuda_close(struct dev *d)
         return;
     if (c->stream)
         cudaStreamSynchronize(c->stream);
+    if (c->graphs)
+        graphs_forget(c->graphs);
+    free(c->graphs);
     if (c->blas)
         blas_close(c->blas);
     if (c->part)
         cudaFree(c->part);
+    if (c->bounce)
+        cudaFreeHost(c->bounce);
+    for (int i = 0; i < 2; i++)
+        if (c->bounced[i])
+            cudaEventDestroy(c->bounced[i]);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     free(c);
@@ -131,19 +145,56 @@ static void *cuda_alloc(struct dev *d, size_t bytes)
 static void cuda_release(struct dev *d, void *p)
 {
     CUDA(cudaStreamSynchronize(stream_of(d)));
+    graphs_forget(cuda_of(d)->graphs);
     CUDA(cudaFree(p));
 }
 
-/* Pageable host memory is copied before the call returns, so the caller may overwrite it. */
-static void cuda_put(struct dev *d, void *dev, const void *host, size_t bytes)
+/* A recording would copy from, or to, the same place on the host every time it is played. */
+static void no_recording(const struct dev *d)
 {
-    CUDA(cudaMemcpyAsync(dev, host, bytes, cudaMemcpyHostToDevice, stream_of(d)));
+    if (graphs_recording(cuda_of(d)->graphs))
+        BUG("a copy from or to the host inside of a recording");
 }
 
+/* Bytes of piece i of a copy; pieces alternate between the halves. */
+static size_t piece(size_t bytes, size_t i)
+{
+    return (size_t)min64((int64_t)(bytes - i * BOUNCE), BOUNCE);
+}
+
+/* The caller may overwrite what it gave as soon as the call returns. */
+static void cuda_put(struct dev *d, void *dev, const void *host, size_t bytes)
+{
+    const struct cuda *c = cuda_of(d);
+
+    no_recording(d);
+    for (size_t i = 0; i * BOUNCE < bytes; i++) {
+        char *half = c->bounce + i % 2 * BOUNCE;
+        CUDA(cudaEventSynchronize(c->bounced[i % 2]));
+        memcpy(half, (const char *)host + i * BOUNCE, piece(bytes, i));
+        CUDA(cudaMemcpyAsync((char *)dev + i * BOUNCE, half, piece(bytes, i), cudaMemcpyHostToDevice, c->stream));
+        CUDA(cudaEventRecord(c->bounced[i % 2], c->stream));
+    }
+}
+
+/* While one piece is taken out of its half, the next arrives in the other. */
 static void cuda_get(struct dev *d, void *host, const void *dev, size_t bytes)
 {
-    CUDA(cudaMemcpyAsync(host, dev, bytes, cudaMemcpyDeviceToHost, stream_of(d)));
-    CUDA(cudaStreamSynchronize(stream_of(d)));
+    const struct cuda *c = cuda_of(d);
+    const size_t pieces = (bytes + BOUNCE - 1) / BOUNCE;
+
+    no_recording(d);
+    for (size_t i = 0; i <= pieces; i++) {
+        if (i < pieces) {
+            CUDA(cudaMemcpyAsync(c->bounce + i % 2 * BOUNCE, (const char *)dev + i * BOUNCE, piece(bytes, i),
+                                 cudaMemcpyDeviceToHost, c->stream));
+            CUDA(cudaEventRecord(c->bounced[i % 2], c->stream));
+        }
+        if (i > 0) {
+            CUDA(cudaEventSynchronize(c->bounced[(i - 1) % 2]));
+            memcpy((char *)host + (i - 1) * BOUNCE, c->bounce + (i - 1) % 2 * BOUNCE, piece(bytes, i - 1));
+        }
+    }
 }
 
 static void cuda_sync(struct dev *d)
@@ -182,9 +233,9 @@ void cuda_add_parts(const struct dev *d, float *dst, const float *part, int64_t 
 }
 
 extern "C" const struct ops ops_cuda = {
-    "cuda", cuda_alloc, cuda_release, cuda_put, cuda_get, cuda_sync, cuda_fill, cuda_cast,
-    cuda_matmul, cuda_embed, cuda_embed_bwd, cuda_add, cuda_map, cuda_map_bwd, cuda_mul, cuda_mul_bwd,
+    "cuda", cuda_alloc, cuda_release, cuda_put, cuda_get, cuda_sync, cuda_record, cuda_recorded,
+    cuda_fill, cuda_cast, cuda_matmul, cuda_embed, cuda_embed_bwd, cuda_add, cuda_map, cuda_map_bwd, cuda_mul, cuda_mul_bwd,
     cuda_swiglu, cuda_swiglu_bwd, cuda_decay, cuda_decay_bwd, cuda_gain, cuda_gain_bwd,
     cuda_rmsnorm, cuda_rmsnorm_bwd, cuda_l2norm, cuda_l2norm_bwd, cuda_xent, cuda_conv, cuda_conv_bwd,
-    cuda_rope, cuda_sumsq, cuda_adamw,
+    cuda_rope, cuda_sumsq, cuda_adamw, cuda_products, cuda_recall,
 };

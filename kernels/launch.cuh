@@ -3,6 +3,8 @@
 #define LAUNCH_CUH
 #include "ops.h"
 
+bool cuda_record   (struct dev *d, const void *key, size_t bytes);
+void cuda_recorded (struct dev *d, uint64_t trace);
 #define T struct tensor
 void cuda_fill     (struct dev *d, T y, float value);
 void cuda_cast     (struct dev *d, T y, T x);
@@ -24,15 +26,22 @@ void cuda_rmsnorm  (struct dev *d, T y, T rstd, T x, T w, T z, enum gate g, floa
 void cuda_rmsnorm_bwd(struct dev *d, T dx, T dw, T dz, T dy, T x, T w, T z, T rstd, enum gate g);
 void cuda_l2norm   (struct dev *d, T y, T rnorm, T x);
 void cuda_l2norm_bwd(struct dev *d, T dx, T dy, T y, T rnorm);
-void cuda_xent     (struct dev *d, T loss, T logits, const int32_t *target, float scale);
+void cuda_xent     (struct dev *d, T loss, T grad, T logits, const int32_t *target, float scale);
 void cuda_conv     (struct dev *d, T y, T next, T x, T w, T bias, T state, const struct seqs *s);
 void cuda_conv_bwd (struct dev *d, T dx, T dw, T dbias, T dy, T x, T w, T bias, const struct seqs *s);
 void cuda_rope     (struct dev *d, T y, T x, const int32_t *pos, float base, int sign);
 void cuda_sumsq    (struct dev *d, T sum, T x);
 void cuda_adamw    (struct dev *d, T w, T master, T m, T v, T g, const struct adamw *h);
 #undef T
+void cuda_products (struct dev *d, const struct products *p);
+void cuda_recall   (struct dev *d, const struct recall *r, const struct seqs *s);
 
 /* What cuda_matmul needs for a device. */
 struct blas *blas_open(void);                            /* NULL, with the reason on stderr, when it cannot */
 void         blas_close(struct blas *b);
+
+/* What cuda_record needs. */
+struct graphs *graphs_open(void);
+void           graphs_forget(struct graphs *g);          /* all recordings */
+bool           graphs_recording(const struct graphs *g);
 #endif

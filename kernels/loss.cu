@@ -1,4 +1,4 @@
-/* loss.cu - softmax cross entropy, the gradient in place of the logits.
+/* loss.cu - softmax cross entropy and its gradient, which may take the place of the logits.
  *
  * A block owns a row: maximum and sum are carried along together in one pass, the gradient is a second. */
 #include "launch.cuh"
@@ -43,12 +43,14 @@ __device__ inline void copy_async(void *to, const void *from)
 }
 
 /* HELD: the row waits in shared memory, where each thread keeps its own packs and so needs no barrier. */
-template <bool HELD, int N, typename X>
-__global__ void __launch_bounds__(THREADS) xent_kernel(float *loss, struct tensor logits, const int32_t *target, float scale)
+template <bool HELD, int N, typename X, typename G>
+__global__ void __launch_bounds__(THREADS)
+xent_kernel(float *loss, struct tensor grad, struct tensor logits, const int32_t *target, float scale)
 {
     extern __shared__ __align__(16) char room[];
     const int V = (int)logits.dim[1], to = target[blockIdx.x], lane = threadIdx.x * N;
-    X *x = (X *)logits.data + blockIdx.x * logits.row;
+    const X *x = (const X *)logits.data + blockIdx.x * logits.row;
+    G *out = (G *)grad.data + blockIdx.x * grad.row;
     const X *from = HELD ? (const X *)room : x;
     struct softmax a = { -FLT_MAX, 0.f };
 
@@ -76,7 +78,7 @@ __global__ void __launch_bounds__(THREADS) xent_kernel(float *loss, struct tenso
     a = block_join(a);                           /* the row's aim has been read by all before anyone writes */
     if (threadIdx.x == 0)
         loss[blockIdx.x] = to < 0 ? 0.f : logf(a.s) + a.m - aim;
-    if (scale == 0.f)
+    if (!grad.data)
         return;
     const float f = to < 0 ? 0.f : scale / a.s;
 #pragma unroll 4
@@ -90,25 +92,32 @@ __global__ void __launch_bounds__(THREADS) xent_kernel(float *loss, struct tenso
                 for (int j = 0; j < N; j++)
                     u[j] -= c + j == to ? scale : 0.f;
         }
-        store_n<N>(x + c, u);
+        store_n<N>(out + c, u);
     }
 }
 
-void cuda_xent(struct dev *d, struct tensor loss, struct tensor logits, const int32_t *target, float scale)
+template <typename X, typename G>
+static void xent_launch(struct dev *d, float *loss, struct tensor grad, struct tensor logits, const int32_t *target,
+                        float scale)
 {
     const int64_t bytes = logits.dim[1] * (int64_t)dtype_size(logits.type);
     const unsigned T = (unsigned)logits.dim[0];
-    float *out = (float *)loss.data;
 
-    REQUIRE(logits.dim[1] < (int64_t)1 << 30);
-    FOR_TYPE(logits.type, X,
-        if (!packs(logits, 8))
-            xent_kernel<false, 1, X><<<T, THREADS, 0, stream_of(d)>>>(out, logits, target, scale);
-        else if (bytes > cuda_of(d)->shared / 2 - 2048)  /* two rows at once or none: read again, from L2 */
-            xent_kernel<false, 8, X><<<T, THREADS, 0, stream_of(d)>>>(out, logits, target, scale);
-        else {
-            CUDA(cudaFuncSetAttribute(xent_kernel<true, 8, X>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-            xent_kernel<true, 8, X><<<T, THREADS, (size_t)bytes, stream_of(d)>>>(out, logits, target, scale);
-        });
+    if (!packs(logits, 8) || !packs(grad, 8))
+        xent_kernel<false, 1, X, G><<<T, THREADS, 0, stream_of(d)>>>(loss, grad, logits, target, scale);
+    else if (bytes > cuda_of(d)->shared / 2 - 2048)      /* two rows at once or none: read again, from L2 */
+        xent_kernel<false, 8, X, G><<<T, THREADS, 0, stream_of(d)>>>(loss, grad, logits, target, scale);
+    else {
+        CUDA(cudaFuncSetAttribute(xent_kernel<true, 8, X, G>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+        xent_kernel<true, 8, X, G><<<T, THREADS, (size_t)bytes, stream_of(d)>>>(loss, grad, logits, target, scale);
+    }
     CUDA(cudaGetLastError());
+}
+
+void cuda_xent(struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits, const int32_t *target,
+               float scale)
+{
+    REQUIRE(logits.dim[1] < (int64_t)1 << 30);
+    FOR_TYPE(logits.type, X, FOR_TYPE(grad.data ? grad.type : logits.type, G,
+        xent_launch<X, G>(d, (float *)loss.data, grad, logits, target, scale)));
 }

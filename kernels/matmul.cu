@@ -1,10 +1,12 @@
-/* matmul.cu - dense products by cuBLASLt, accumulated in F32.
+/* matmul.cu - dense products by cuBLASLt, accumulated in F32; a few rows with b' go to products.cu instead, which
+ * rounds once, reads b as fast as it can be read and adds up in one order.
  *
  * The library is column major and sees our rows as columns: c = a b is asked as c' = b' a'. What its
  * heuristic chose is kept per shape, so that a step of training asks it nothing. */
 #include "common.cuh"
 #include "cublas.cuh"
 #include "launch.cuh"
+#include "op_step.h"
 
 enum { WORKSPACE = 32 << 20 };
 
@@ -138,6 +140,12 @@ void cuda_matmul(struct dev *d, struct tensor c, struct tensor a, struct tensor 
     const float alpha = 1.f, beta = flags & MM_ADD ? 1.f : 0.f;
     struct shape s;
 
+    if ((flags & (MM_TA | MM_TB)) == MM_TB && products_few(c.dim[0], a.dim[1])) {
+        struct products p = {};
+        p.n = 1, p.x = a, p.w[0] = b, p.y[0] = c, p.add = flags & MM_ADD;
+        cuda_products(d, &p);
+        return;
+    }
     memset(&s, 0, sizeof s);             /* compared as bytes */
     s.m     = c.dim[0];
     s.n     = c.dim[1];

@@ -1,5 +1,6 @@
 /* check_op_cases.c - where each verb is tried: small and odd, then at the sizes that training meets. */
 #include "check_op_plan.h"
+#include "op_step.h"
 
 #define L CASE_LARGE
 static const struct op_case cases[] = {
@@ -13,6 +14,15 @@ static const struct op_case cases[] = {
     { "matmul", "a b", .n = { 1, 65, 33 } },
     { "matmul", "a b' one row", .n = { 1, 129, 70 }, .flags = MM_TB },
     { "matmul", "a b' one row +=", .n = { 1, 17, 70 }, .flags = MM_TB | MM_ADD },
+    { "matmul", "a b' few rows", .n = { 3, 37, 300 }, .flags = MM_TB },
+    { "matmul", "a b' few rows +=", .n = { 7, 65, 130 }, .flags = MM_TB | MM_ADD },
+    { "matmul", "a b' few rows to fp32 +=", .n = { 2, 33, 1300 }, .flags = MM_TB | MM_ADD | CASE_MIXED },
+    { "products", "", .n = { 1, 37, 300 } },
+    { "products", "of a norm", .n = { 1, 37, 300 }, .flags = BEFORE_NORM },
+    { "products", "of a norm, few rows", .n = { 5, 130, 70 }, .flags = BEFORE_NORM },
+    { "products", "of a norm, many rows", .n = { 19, 33, 70 }, .flags = BEFORE_NORM },
+    { "products", "gated", .n = { 1, 37, 1300 }, .flags = BEFORE_SWIGLU },
+    { "products", "gated, few rows +=", .n = { 3, 37, 130 }, .flags = BEFORE_SWIGLU | CASE_ADD },
     { "matmul", "a b' one column", .n = { 37, 1, 19 }, .flags = MM_TB },
     { "matmul", "a b'", .n = { 66, 37, 19 }, .flags = MM_TB },
     { "matmul", "a' b +=", .n = { 17, 31, 70 }, .flags = MM_TA | MM_ADD | CASE_MIXED },
@@ -26,6 +36,7 @@ static const struct op_case cases[] = {
     { "embed", "many tokens", .n = { 517, 300, 129 } },
     { "embed_bwd", "repeated tokens", .n = { 130, 5, 33 } },
     { "embed_bwd", "from fp32", .n = { 9, 500, 48 }, .flags = CASE_MIXED },
+    { "embed_bwd", "a few tokens very often", .n = { 2100, 3, 40 } },
     { "embed_bwd", "many tokens", .n = { 517, 300, 129 } },
     { "add", "", .n = { 5, 33 } },
     { "add", "in place", .n = { 5, 33 }, .out = "y", .in = "a" },
@@ -95,6 +106,8 @@ static const struct op_case cases[] = {
     { "l2norm_bwd", "many rows", .n = { 259, 5, 65 } },
     { "xent", "loss only", .n = { 9, 33 } },
     { "xent", "gradient", .n = { 9, 1025 }, .flags = CASE_SCALE },
+    { "xent", "gradient in place", .n = { 7, 1025 }, .flags = CASE_SCALE, .out = "grad", .in = "logits" },
+    { "xent", "gradient of fp32 logits", .n = { 7, 1030 }, .flags = CASE_SCALE | CASE_MIXED },
     { "xent", "gradient, a row that fits a block", .n = { 9, 8192 }, .flags = CASE_SCALE },
     { "xent", "gradient, whole packs", .n = { 11, 272 }, .flags = CASE_SCALE },
     { "xent", "loss only, whole packs", .n = { 6, 1536 } },
@@ -152,7 +165,7 @@ static const struct op_case cases[] = {
     { "rmsnorm_bwd", "gate before", .n = { 8192, 1, 1536 }, .flags = GATE_BEFORE_NORM | L },
     { "l2norm", "", .n = { 8192, 16, 48 }, .flags = L },
     { "l2norm_bwd", "", .n = { 8192, 16, 48 }, .flags = L },
-    { "xent", "gradient", .n = { 1024, 32000 }, .flags = CASE_SCALE | L },
+    { "xent", "gradient", .n = { 1024, 32000 }, .flags = CASE_SCALE | CASE_MIXED | L },
     { "conv", "", .n = { 8192, 768, 4 }, .flags = L },
     { "conv_bwd", "", .n = { 8192, 768, 4 }, .flags = L },
     { "conv_bwd", "bias", .n = { 8192, 1536, 4 }, .flags = CASE_BIAS | L },

@@ -1,5 +1,6 @@
 /* check_op_plain.c - how the dense and the elementwise verbs are called. */
 #include "check_op_plan.h"
+#include "op_step.h"
 #include <math.h>
 
 static void fill_plan(struct op_plan *p, const struct op_case *c)
@@ -39,6 +40,34 @@ static void matmul_call(struct dev *d, const struct op_case *c, const struct ten
 {
     (void)s;
     op_matmul(d, a[0], a[1], a[2], c->flags & (MM_TA | MM_TB | MM_ADD));
+}
+
+static void products_plan(struct op_plan *p, const struct op_case *c)
+{
+    int64_t T = c->n[0], n = c->n[1], K = c->n[2];
+    enum before before = (enum before)(c->flags & CASE_GATE);
+    enum op_role role = c->flags & CASE_ADD ? ARG_ACC : ARG_OUT;
+
+    arg(p, "y", role, SHAPE(p->type, T, n));
+    arg(p, "y2", role, SHAPE(p->type, T, 2 * n));
+    in(p, "x", SHAPE(before == BEFORE_NORM ? F32 : p->type, T, K));
+    weight(p, "norm", SHAPE(F32, K));
+    in(p, "up", SHAPE(p->type, T, K));
+    in(p, "w", SHAPE(p->type, n, K));
+    in(p, "w2", SHAPE(p->type, 2 * n, K));
+}
+static void products_call(struct dev *d, const struct op_case *c, const struct tensor *a, const struct seqs *s)
+{
+    struct arena was = d->temp;          /* where the verb is several, they need a place for what is between them */
+    size_t room = (size_t)(c->n[0] * (c->n[2] + 1)) * 4 + 4 * ARENA_ALIGN;
+
+    (void)s;
+    d->temp = (struct arena){ .base = op_alloc(d, room), .size = room };
+    op_products(d, &(struct products){ .n = 2, .y = { a[0], a[1] }, .w = { a[5], a[6] }, .x = a[2], .norm = a[3],
+                                       .up = a[4], .before = (enum before)(c->flags & CASE_GATE),
+                                       .add = c->flags & CASE_ADD, .eps = 1e-6f });
+    op_release(d, d->temp.base);
+    d->temp = was;
 }
 
 static void embed_plan(struct op_plan *p, const struct op_case *c)
@@ -246,7 +275,7 @@ static void gain_bwd_call(struct dev *d, const struct op_case *c, const struct t
 /* Every verb, by name: ROW(x) is { "x", x_plan, x_call }. */
 #define ROW(x) { #x, x##_plan, x##_call }
 const struct op_row op_rows_plain[] = {
-    ROW(fill), ROW(cast), ROW(matmul), ROW(embed), ROW(embed_bwd), ROW(add), ROW(map),
+    ROW(fill), ROW(cast), ROW(matmul), ROW(products), ROW(embed), ROW(embed_bwd), ROW(add), ROW(map),
     ROW(map_bwd), ROW(mul), ROW(mul_bwd), ROW(swiglu), ROW(swiglu_bwd), ROW(decay),
     ROW(decay_bwd), ROW(gain), ROW(gain_bwd),
     { NULL, NULL, NULL },

@@ -96,19 +96,22 @@ static void l2norm_bwd_call(struct dev *d, const struct op_case *c, const struct
     op_l2norm_bwd(d, a[0], a[1], a[2], a[3]);
 }
 
-/* Without CASE_SCALE the logits are only read. */
 static void xent_plan(struct op_plan *p, const struct op_case *c)
 {
     SIZES;
     arg(p, "loss", ARG_OUT, SHAPE(F32, T))->dense = true;
-    arg(p, "logits", c->flags & CASE_SCALE ? ARG_ACC : ARG_IN, SHAPE(A, T, H));
-    p->arg[1].low = -8, p->arg[1].high = 8;
+    if (c->flags & CASE_SCALE)
+        out(p, "grad", SHAPE(A, T, H));
+    else
+        none(p, "grad");
+    in(p, "logits", SHAPE(c->flags & CASE_MIXED ? F32 : A, T, H));
+    p->arg[2].low = -8, p->arg[2].high = 8;
     ids(p, "target", T, -1, H);
 }
 static void xent_call(struct dev *d, const struct op_case *c, const struct tensor *a, const struct seqs *s)
 {
-    (void)s;
-    op_xent(d, a[0], a[1], a[2].data, c->flags & CASE_SCALE ? LOSS_SCALE : 0);
+    (void)c, (void)s;
+    op_xent(d, a[0], a[1], a[2], a[3].data, LOSS_SCALE);
 }
 
 static void conv_plan(struct op_plan *p, const struct op_case *c)

@@ -20,6 +20,8 @@ struct ops;
 struct dev {
     enum dev_kind     kind;
     bool              dry;       /* computes nothing: both arenas only plan; kind says for whom */
+    bool              tracing;   /* between op_record and op_recorded */
+    uint64_t          trace;     /* of what the verbs were given meanwhile */
     int               index;     /* which GPU */
     int               threads;   /* host threads this device computes with */
     enum dtype        type;      /* storage type of weights and activations */

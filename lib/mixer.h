@@ -39,6 +39,9 @@ struct mixer {
     /* dx is overwritten; gradients of weights accumulate */
     void (*backward)(struct layer *l, const struct pass *p, struct tensor dx, struct tensor dy,
                      struct tensor x, const void *saved);
+    /* decoding, a token of each sequence: x [T,width] F32 += the layer of norm(x), in few launches; false: not
+     * on this device, use forward. May be absent. */
+    bool (*step)    (struct layer *l, const struct pass *p, struct tensor x, const struct param *norm);
     const struct scan *scan, *plain;               /* metaplastic, and with metaplasticity off */
 };
 static inline struct param *layer_param(const struct layer *l, int i) { return &l->params->at[l->first + i]; }

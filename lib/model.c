@@ -2,6 +2,7 @@
 #include "layer.h"
 #include "model.h"
 #include "model_parts.h"
+#include "op_step.h"
 
 /* y = normed input of the next piece, in the storage type; the residual stream itself is F32. */
 static void norm_forward(struct model *m, struct arena *a, const struct param *w, struct tensor x,
@@ -93,6 +94,31 @@ static void block_forward(struct model *m, const struct pass *p, int i, struct t
     arena_pop(&d->temp, mark);
 }
 
+/* A block for single tokens, x += mixer(norm(x)), x += mlp(norm(x)), in few launches; false: it has no such way here. */
+static bool block_step(struct model *m, const struct pass *p, int i, struct tensor x)
+{
+    struct dev *d = m->dev;
+    struct layer *l = &m->layer[i];
+    size_t mark = arena_mark(&d->temp);
+
+    if (!p->state || p->train || p->want_var || p->watch || p->seqs->longest != 1 || !l->mixer->step)
+        return false;
+    if (!l->mixer->step(l, p, x, model_param(m, i, MIX_NORM)))
+        return false;
+    if (m->cfg.ffn) {
+        struct tensor gate = arena_push(&d->temp, SHAPE(d->type, x.dim[0], m->cfg.ffn));
+        struct tensor up = arena_push(&d->temp, tensor_like(gate));
+        op_products(d, &(struct products){
+            .n = 2, .y = { gate, up }, .w = { model_param(m, i, MLP_GATE)->value, model_param(m, i, MLP_UP)->value },
+            .x = x, .norm = model_param(m, i, MLP_NORM)->value, .before = BEFORE_NORM, .eps = m->cfg.eps });
+        op_products(d, &(struct products){
+            .n = 1, .y = { x }, .w = { model_param(m, i, MLP_DOWN)->value }, .x = gate, .up = up,
+            .before = BEFORE_SWIGLU, .add = true });
+    }
+    arena_pop(&d->temp, mark);
+    return true;
+}
+
 /* g: gradient at y becomes gradient at x. */
 static void block_backward(struct model *m, const struct pass *p, int i, struct tensor g)
 {
@@ -111,28 +137,29 @@ static void block_backward(struct model *m, const struct pass *p, int i, struct 
     arena_pop(&d->temp, mark);
 }
 
-static struct tensor push_ids(struct dev *d, const int32_t *ids, int64_t n)
+/* What decides the verbs of a trip and their arguments, beside the arenas. */
+enum work_kind { WORK_LEARN, WORK_LOSS, WORK_LOGITS, WORK_FEED };
+struct work {
+    const struct model *model;
+    const void *state;
+    int64_t     tokens, n, longest, rows;
+    float       scale;
+    int         kind, part;
+    bool        fresh, want_var, recompute, tells;
+};
+
+/* A forward trip that carries memory depends on how many sequences there are and on whether they are single tokens. */
+static void record(struct model *m, enum work_kind kind, const struct seqs *s, const struct upload *u,
+                   const struct pass *p)
 {
-    struct tensor t = arena_push(&d->keep, SHAPE(I32, n));
+    struct work w;
 
-    if (ids && n)
-        op_put(d, t.data, ids, (size_t)n * 4);
-    return t;
-}
-
-struct pass pass_open(struct model *m, struct seqs *s, const struct pass *like)
-{
-    struct pass p = like ? *like : (struct pass){ 0 };
-    int32_t *seq = mem_new((size_t)s->tokens + 1, sizeof *seq);
-
-    if (!m->dev->dry)
-        seqs_expand(s, seq, NULL);
-    s->dstart = push_ids(m->dev, m->dev->dry ? NULL : s->start, s->n + 1).data;
-    s->dseq = push_ids(m->dev, seq, s->tokens).data;
-    free(seq);
-    p.dev = m->dev;
-    p.seqs = s;
-    return p;
+    if (p->watch)
+        return;
+    memset(&w, 0, sizeof w);                     /* compared as bytes */
+    w.model = m, w.kind = kind, w.state = p->state, w.fresh = p->fresh, w.want_var = p->want_var;
+    w.tokens = s->tokens, w.n = s->n, w.longest = s->longest, w.rows = u->rows.ndim ? u->rows.dim[0] : 0;
+    op_record(m->dev, &w, sizeof w);
 }
 
 /* Rows of logits that are held at once: the whole [T, vocabulary] never exists. */
@@ -145,47 +172,126 @@ static int64_t head_rows(const struct model *m, int64_t tokens)
     return rows < tokens ? rows : tokens;
 }
 
-/* Loss per token; with g also its gradient: g = scale * dloss at x, weights' gradients accumulate. */
-static void head_pass(struct model *m, struct tensor loss, struct tensor g, struct tensor x, const int32_t *target,
-                      float scale)
+/* The rows of x that predict, through an embedding lookup: the rows of x are a table. */
+static struct tensor gather(struct model *m, struct arena *a, struct tensor x, struct tensor rows)
+{
+    struct tensor y = arena_push(a, SHAPE(F32, rows.dim[0], x.dim[1]));
+
+    op_embed(m->dev, y, x, rows.data);
+    return y;
+}
+
+/* Loss of each row of x; with dn also the gradient at its norm, and the weights' gradients accumulate. */
+static void head_slices(struct model *m, struct tensor loss, struct tensor dn, struct tensor normed,
+                        struct tensor target, float scale)
 {
     struct dev *d = m->dev;
     const struct param *w = &m->params.at[m->head];
-    int64_t T = x.dim[0], step = head_rows(m, T);
+    int64_t T = normed.dim[0], step = head_rows(m, T);
     size_t mark = arena_mark(&d->temp);
-    struct tensor logits = arena_push(&d->temp, SHAPE(F32, step, m->cfg.vocab)), normed, rstd;
-    struct tensor dn = { 0 };
+    struct tensor logits = arena_push(&d->temp, SHAPE(F32, step, m->cfg.vocab)), grad = { 0 };
 
-    norm_forward(m, &d->temp, &m->params.at[m->norm], x, &normed, &rstd);
-    if (g.ndim)
-        dn = arena_push(&d->temp, tensor_like(normed));
+    if (dn.ndim)
+        grad = d->type == F32 ? logits : arena_push(&d->temp, SHAPE(d->type, step, m->cfg.vocab));
     for (int64_t t = 0; t < T; t += step) {
         int64_t n = t + step < T ? step : T - t;
-        struct tensor part = tensor_rows(logits, 0, n), in = tensor_rows(normed, t, n);
-        linear_forward(d, part, in, w);
-        op_xent(d, tensor_rows(loss, t, n), part, target ? target + t : NULL, scale);
+        struct tensor part = tensor_rows(logits, 0, n), in = tensor_rows(normed, t, n), g = grad;
         if (g.ndim)
-            linear_backward(d, tensor_rows(dn, t, n), part, in, w, false);
-    }
-    if (g.ndim) {
-        op_fill(d, g, 0);
-        norm_backward(m, g, &m->params.at[m->norm], dn, x, rstd);
+            g = tensor_rows(grad, 0, n);
+        linear_forward(d, part, in, w);
+        op_xent(d, tensor_rows(loss, t, n), g, part, tensor_rows(target, t, n).data, scale);
+        if (g.ndim)
+            linear_backward(d, tensor_rows(dn, t, n), g, in, w, false);
     }
     arena_pop(&d->temp, mark);
 }
 
-static double loss_sum(struct model *m, struct tensor loss, float *nll)
+/* Loss per token or per row of u; with g also its gradient: g = scale * dloss at x. */
+static void head_pass(struct model *m, struct tensor loss, struct tensor g, struct tensor x, const struct upload *u,
+                      float scale)
 {
-    int64_t T = loss.dim[0];
-    float *host = nll ? nll : mem_new((size_t)T, sizeof *host);
+    struct dev *d = m->dev;
+    const struct param *norm = &m->params.at[m->norm];
+    size_t mark = arena_mark(&d->temp);
+    struct tensor in = u->rows.ndim ? gather(m, &d->temp, x, u->rows) : x, normed, rstd, dn = { 0 };
+
+    norm_forward(m, &d->temp, norm, in, &normed, &rstd);
+    if (g.ndim)
+        dn = arena_push(&d->temp, tensor_like(normed));
+    head_slices(m, loss, dn, normed, u->target, scale);
+    if (g.ndim) {
+        op_fill(d, g, 0);
+        if (u->rows.ndim) {
+            struct tensor dx = arena_push(&d->temp, tensor_like(in));
+            op_rmsnorm_bwd(d, tensor_heads(dx, 1), norm->grad, (struct tensor){ 0 }, tensor_heads(dn, 1),
+                           tensor_heads(in, 1), norm->value, (struct tensor){ 0 }, rstd, GATE_NONE);
+            op_embed_bwd(d, g, dx, u->rows.data);
+        } else
+            norm_backward(m, g, norm, dn, in, rstd);
+    }
+    arena_pop(&d->temp, mark);
+}
+
+/* Sum over the rows that the head saw; nll gets them at their tokens. */
+static double loss_sum(struct model *m, struct tensor loss, const struct upload *u, int64_t tokens, float *nll)
+{
+    int64_t n = loss.dim[0];
+    float *host = nll && !u->rows.ndim ? nll : mem_new((size_t)n, sizeof *host);
     double sum = 0;
 
-    op_get(m->dev, host, loss.data, (size_t)T * 4);
-    for (int64_t t = 0; t < T; t++)
-        sum += host[t];
-    if (!nll)
+    op_get(m->dev, host, loss.data, (size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        sum += host[i];
+    if (nll && u->rows.ndim) {
+        memset(nll, 0, (size_t)tokens * sizeof *nll);
+        for (int64_t i = 0; i < n; i++)
+            nll[u->row[i]] += host[i];           /* rows that fill up have no loss */
+    }
+    if (host != nll)
         free(host);
     return sum;
+}
+
+/* On a plan, where no labels are known: both ways of the head. */
+static void plan_few(struct model *m, struct tensor g, struct tensor x)
+{
+    int64_t n = x.dim[0] / 2;
+    struct upload u = { .rows = SHAPE(I32, n), .target = SHAPE(I32, n) };
+
+    if (n)
+        head_pass(m, SHAPE(F32, n), g, x, &u, 1);
+}
+
+/* A layer's gradients are final: ends a recording, for what done starts is not part of it, and begins the next. */
+static void tell(struct model *m, struct work *w, void (*done)(void *arg, int bucket), void *arg, int bucket)
+{
+    if (!done)
+        return;
+    op_recorded(m->dev);
+    done(arg, bucket);
+    w->part++;
+    op_record(m->dev, w, sizeof *w);
+}
+
+/* Down: blocks from the last to the first, then the embedding, where the recording ends; g is the gradient at the last block's output. */
+static void backward(struct model *m, const struct pass *p, struct tensor g, struct tensor spare, const struct upload *u,
+                     struct work *w, void (*done)(void *arg, int bucket), void *arg)
+{
+    for (int i = m->cfg.layers - 1; i >= m->first; i--) {
+        if (m->recompute)
+            block_forward(m, p, i, spare, m->block[i].x);
+        block_backward(m, p, i, g);
+        if (m->recompute)
+            arena_pop(&m->dev->keep, m->block[i].mark);
+        tell(m, w, done, arg, BUCKET_LAYER + i);
+    }
+    if (!(m->params.at[m->embed].flags & PARAM_FROZEN))
+        op_embed_bwd(m->dev, m->params.at[m->embed].grad, g, u->token.data);
+    op_recorded(m->dev);
+    for (int i = m->first - 1; i >= 0 && done; i--)
+        done(arg, BUCKET_LAYER + i);
+    if (done)
+        done(arg, BUCKET_EMBED), done(arg, BUCKET_F32);
 }
 
 double model_learn(struct model *m, const struct batch *batch, float scale,
@@ -194,45 +300,36 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
     struct dev *d = m->dev;
     struct arena *keep = &d->keep;
     size_t base = arena_mark(keep);
-    struct seqs s = batch->seqs;
-    struct pass p = pass_open(m, &s, &(struct pass){ .train = true });
-    struct tensor token = push_ids(d, batch->token, s.tokens), target = push_ids(d, batch->target, s.tokens);
-    struct tensor loss = arena_push(keep, SHAPE(F32, s.tokens));
-    struct tensor x = arena_push(keep, SHAPE(F32, s.tokens, m->cfg.width)), y, g, spare = { 0 };
-    struct pass still = p;
-    int L = m->cfg.layers;
+    struct seqs s;
+    struct pass p = { .dev = d, .seqs = &s, .train = true }, still = { .dev = d, .seqs = &s };
+    struct upload u = upload(m, batch, &s, UPLOAD_LABELLED);
+    struct tensor loss = arena_push(keep, SHAPE(F32, s.tokens)), y, g, spare = { 0 };
+    struct tensor x = arena_push(keep, SHAPE(F32, s.tokens, m->cfg.width));
+    struct work w;
     double sum;
 
-    still.train = false;
-    op_embed(d, x, m->params.at[m->embed].value, token.data);
-    for (int i = 0; i < m->first; i++)                       /* nothing below learns: keep nothing of it */
+    memset(&w, 0, sizeof w);                     /* compared as bytes */
+    w.model = m, w.kind = WORK_LEARN, w.scale = scale, w.tokens = s.tokens, w.rows = u.target.dim[0];
+    w.recompute = m->recompute, w.tells = done != NULL;
+    loss = tensor_rows(loss, 0, u.target.dim[0]);
+    op_record(d, &w, sizeof w);
+    op_embed(d, x, m->params.at[m->embed].value, u.token.data);
+    for (int i = 0; i < m->first; i++)           /* nothing below learns: keep nothing of it */
         block_forward(m, &still, i, x, x);
-    for (int i = m->first; i < L; i++, x = y) {              /* up */
+    for (int i = m->first; i < m->cfg.layers; i++, x = y) {
         y = arena_push(keep, tensor_like(x));
         block_forward(m, &p, i, y, x);
         if (m->recompute)
-            arena_pop(keep, m->block[i].mark);               /* keep x and y, forget the inside */
+            arena_pop(keep, m->block[i].mark);   /* keep x and y, forget the inside */
     }
     g = arena_push(keep, tensor_like(x));
     if (m->recompute)
         spare = arena_push(keep, tensor_like(x));
-    head_pass(m, loss, g, x, target.data, scale);
-    for (int i = L - 1; i >= m->first; i--) {                /* down */
-        if (m->recompute)
-            block_forward(m, &p, i, spare, m->block[i].x);
-        block_backward(m, &p, i, g);
-        if (m->recompute)
-            arena_pop(keep, m->block[i].mark);
-        if (done)
-            done(arg, BUCKET_LAYER + i);                     /* its gradients are final: start reducing them */
-    }
-    for (int i = m->first - 1; i >= 0 && done; i--)
-        done(arg, BUCKET_LAYER + i);
-    if (!(m->params.at[m->embed].flags & PARAM_FROZEN))
-        op_embed_bwd(d, m->params.at[m->embed].grad, g, token.data);
-    if (done)
-        done(arg, BUCKET_EMBED), done(arg, BUCKET_F32);
-    sum = loss_sum(m, loss, NULL);
+    head_pass(m, loss, g, x, &u, scale);
+    if (!batch->token)
+        plan_few(m, g, x);
+    backward(m, &p, g, spare, &u, &w, done, arg);
+    sum = loss_sum(m, loss, &u, s.tokens, NULL);
     arena_pop(keep, base);
     return sum;
 }
@@ -240,101 +337,113 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
 void model_enter(struct model *m, const struct batch *b, struct tensor x)
 {
     size_t base = arena_mark(&m->dev->keep);
-    struct tensor token = push_ids(m->dev, b->token, b->seqs.tokens);
+    struct seqs s;
+    struct upload u = upload(m, b, &s, UPLOAD_NO_ROWS);
 
-    op_embed(m->dev, x, m->params.at[m->embed].value, token.data);
+    op_embed(m->dev, x, m->params.at[m->embed].value, u.token.data);
     arena_pop(&m->dev->keep, base);
+}
+
+static struct pass pass_of(struct model *m, const struct seqs *s, const struct pass *like)
+{
+    struct pass p = like ? *like : (struct pass){ 0 };
+
+    p.dev = m->dev;
+    p.seqs = s;
+    p.train = false;
+    return p;
 }
 
 void model_pass(struct model *m, const struct batch *b, const struct pass *like, int layer, struct tensor x)
 {
     size_t base = arena_mark(&m->dev->keep);
-    struct seqs s = b->seqs;
-    struct pass p = pass_open(m, &s, like);
+    struct seqs s;
+    upload(m, b, &s, UPLOAD_NO_ROWS);
+    struct pass p = pass_of(m, &s, like);
 
-    p.train = false;
     block_forward(m, &p, layer, x, x);
     arena_pop(&m->dev->keep, base);
 }
 
+/* Ends a recording that the caller began: what is copied to the host cannot be in it. */
 void model_leave(struct model *m, struct tensor x, float *logits)
 {
     struct dev *d = m->dev;
     size_t mark = arena_mark(&d->temp);
     int64_t rows = x.dim[0], step = head_rows(m, rows);
-    struct tensor normed, rstd, part;
+    struct tensor part = arena_push(&d->temp, SHAPE(F32, step, m->cfg.vocab));
 
-    norm_forward(m, &d->temp, &m->params.at[m->norm], x, &normed, &rstd);
-    part = arena_push(&d->temp, SHAPE(F32, step, m->cfg.vocab));
     for (int64_t t = 0; t < rows; t += step) {
         int64_t n = t + step < rows ? step : rows - t;
-        linear_forward(d, tensor_rows(part, 0, n), tensor_rows(normed, t, n), &m->params.at[m->head]);
+        op_products(d, &(struct products){
+            .n = 1, .y = { tensor_rows(part, 0, n) }, .w = { m->params.at[m->head].value }, .x = tensor_rows(x, t, n),
+            .norm = m->params.at[m->norm].value, .before = BEFORE_NORM, .eps = m->cfg.eps });
+        op_recorded(d);
         if (!d->dry)
             op_get(d, logits + t * m->cfg.vocab, part.data, (size_t)(n * m->cfg.vocab) * 4);
     }
+    op_recorded(d);
     arena_pop(&d->temp, mark);
 }
 
 /* Forward only: x holds the residual stream and every block works in place. */
-static struct tensor forward(struct model *m, const struct batch *b, struct seqs *s, const struct pass *like)
+static struct tensor forward(struct model *m, const struct pass *p, const struct upload *u)
 {
-    struct dev *d = m->dev;
-    struct pass p = pass_open(m, s, like);
-    struct tensor token = push_ids(d, b->token, s->tokens);
-    struct tensor x = arena_push(&d->keep, SHAPE(F32, s->tokens, m->cfg.width));
+    struct tensor x = arena_push(&m->dev->keep, SHAPE(F32, p->seqs->tokens, m->cfg.width));
 
-    p.train = false;
-    op_embed(d, x, m->params.at[m->embed].value, token.data);
+    op_embed(m->dev, x, m->params.at[m->embed].value, u->token.data);
     for (int i = 0; i < m->cfg.layers; i++)
-        block_forward(m, &p, i, x, x);
+        if (!block_step(m, p, i, x))
+            block_forward(m, p, i, x, x);
     return x;
 }
 
-void model_feed(struct model *m, const struct batch *b, const struct pass *p)
+void model_feed(struct model *m, const struct batch *b, const struct pass *like)
 {
     size_t base = arena_mark(&m->dev->keep);
-    struct seqs s = b->seqs;
+    struct seqs s;
+    struct upload u = upload(m, b, &s, UPLOAD_NO_ROWS);
+    struct pass p = pass_of(m, &s, like);
 
-    forward(m, b, &s, p);
+    record(m, WORK_FEED, &s, &u, &p);
+    forward(m, &p, &u);
+    op_recorded(m->dev);
     arena_pop(&m->dev->keep, base);
 }
 
-double model_loss(struct model *m, const struct batch *b, const struct pass *p, float *nll)
+double model_loss(struct model *m, const struct batch *b, const struct pass *like, float *nll)
 {
     struct dev *d = m->dev;
     size_t base = arena_mark(&d->keep);
-    struct seqs s = b->seqs;
-    struct tensor x = forward(m, b, &s, p), target = push_ids(d, b->target, s.tokens);
-    struct tensor loss = arena_push(&d->keep, SHAPE(F32, s.tokens));
+    struct seqs s;
+    struct upload u = upload(m, b, &s, UPLOAD_LABELLED);
+    struct pass p = pass_of(m, &s, like);
+    struct tensor loss = arena_push(&d->keep, SHAPE(F32, s.tokens)), x;
     double sum;
 
-    head_pass(m, loss, (struct tensor){ 0 }, x, target.data, 0);
-    sum = loss_sum(m, loss, nll);
+    loss = tensor_rows(loss, 0, u.target.dim[0]);
+    record(m, WORK_LOSS, &s, &u, &p);
+    x = forward(m, &p, &u);
+    head_pass(m, loss, (struct tensor){ 0 }, x, &u, 0);
+    if (!b->token)
+        plan_few(m, (struct tensor){ 0 }, x);
+    op_recorded(d);
+    sum = loss_sum(m, loss, &u, s.tokens, nll);
     arena_pop(&d->keep, base);
     return sum;
 }
 
-/* The last row of every sequence, through an embedding lookup: the rows of x are a table. */
-static struct tensor last_rows(struct model *m, const struct seqs *s, struct tensor x)
-{
-    struct dev *d = m->dev;
-    int32_t *at = mem_new((size_t)s->n, sizeof *at);
-    struct tensor y = arena_push(&d->keep, SHAPE(F32, s->n, m->cfg.width)), ids;
-
-    for (int i = 0; !d->dry && i < s->n; i++)
-        at[i] = s->start[i + 1] > 0 ? s->start[i + 1] - 1 : 0;
-    ids = push_ids(d, at, s->n);
-    op_embed(d, y, x, ids.data);
-    free(at);
-    return y;
-}
-
-void model_logits(struct model *m, const struct batch *b, const struct pass *p, bool last, float *logits)
+void model_logits(struct model *m, const struct batch *b, const struct pass *like, bool last, float *logits)
 {
     size_t base = arena_mark(&m->dev->keep);
-    struct seqs s = b->seqs;
-    struct tensor x = forward(m, b, &s, p);
+    struct seqs s;
+    bool all = !last || (b->seqs.longest == 1 && b->seqs.tokens == b->seqs.n);   /* every row is a last one */
+    struct upload u = upload(m, b, &s, all ? UPLOAD_NO_ROWS : UPLOAD_LAST);
+    struct pass p = pass_of(m, &s, like);
+    struct tensor x;
 
-    model_leave(m, last ? last_rows(m, &s, x) : x, logits);
+    record(m, WORK_LOGITS, &s, &u, &p);
+    x = forward(m, &p, &u);
+    model_leave(m, all ? x : gather(m, &m->dev->keep, x, u.rows), logits);
     arena_pop(&m->dev->keep, base);
 }

@@ -20,6 +20,8 @@ struct model {
     int           embed, head, norm;     /* parameter indices; head == embed when tied */
     bool          recompute;             /* keep only block inputs; redo the block in backward */
     int           first;                 /* the lowest layer that learns: backward ends there */
+    int32_t      *host;                  /* a row on its way to the device */
+    int64_t       host_room;
 };
 /* Everything; metaplastic parameters; all parameters of metaplastic layers. */
 enum model_train { TRAIN_ALL, TRAIN_GAINS, TRAIN_META };

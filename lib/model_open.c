@@ -137,9 +137,12 @@ void model_close(struct model *m)
         free(m->block[i].saved);
     free(m->block);
     free(m->layer);
+    free(m->host);
     params_free(&m->params, m->dev);
     m->block = NULL;
     m->layer = NULL;
+    m->host = NULL;
+    m->host_room = 0;
 }
 
 static size_t state_bytes(const struct model *m, int64_t nseq, struct tensor (*at)[MIXER_STATES])

@@ -6,6 +6,14 @@
 enum { MIX_NORM, MLP_NORM, MLP_GATE, MLP_UP, MLP_DOWN };     /* of a block; the mixer's follow or precede */
 
 struct param *model_param(const struct model *m, int layer, int which);
-/* Uploads starts and sequence numbers on d->keep and fills the pass; like may be NULL. */
-struct pass pass_open(struct model *m, struct seqs *s, const struct pass *like);
+
+/* A row's numbers on the device, on d->keep in one copy. */
+enum upload_rows { UPLOAD_NO_ROWS, UPLOAD_LABELLED, UPLOAD_LAST };
+struct upload {
+    struct tensor  token;                /* [tokens] */
+    struct tensor  rows, target;         /* rows that the head sees, absent: all; their targets */
+    const int32_t *row;                  /* the rows on the host, until the next upload */
+};
+/* Also fills s from the batch, with its device pointers. */
+struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enum upload_rows which);
 #endif

@@ -4,7 +4,7 @@
  * device and accepts zero rows. Types: an activation is F32 or, on CUDA, BF16; the activations of one
  * call share one type, a gradient has the type of its tensor, and these are free to differ:
  *   add: y, a and b each;   rmsnorm: x, dx from y, dy, z, dz;   matmul: c is F32 or the type of a and b;
- *   embed: y is F32 or the type of w;   mul, gain: s (and ds) is F32 or the type of x;   cast: both.
+ *   embed: y is F32 or the type of w;   xent: grad too;   mul, gain: s (and ds) is F32 or the type of x;   cast: both.
  * F32 always: dt, decay, ddt, ddecay, rstd, rnorm, loss, state, next, sum, master, m, v, g, every
  * gradient of a weight and every weight but the matrices of matmul and embed. */
 #ifndef OP_H
@@ -17,6 +17,18 @@ void op_release (struct dev *d, void *p);
 void op_put     (struct dev *d, void *dev, const void *host, size_t bytes);
 void op_get     (struct dev *d, void *host, const void *dev, size_t bytes);     /* zeros from a dry device */
 void op_sync    (struct dev *d);
+
+/* Work that comes again with the same shapes and addresses costs one launch instead of many:
+ *     op_record(d, &key, sizeof key);  ... verbs, and whatever they keep on the host ...  op_recorded(d);
+ * The key says what decides the work besides the arenas, which are added to it. When the key is known the GPU
+ * plays its recording, and the caller's verbs do nothing (d is dry meanwhile, its addresses real). No put and
+ * no get between the two, and numbers that change from time to time belong in memory. Memory that is released
+ * takes all recordings along. Elsewhere the two do nothing. */
+void op_record  (struct dev *d, const void *key, size_t bytes);
+void op_recorded(struct dev *d);
+/* Every verb tells what it was given, so that a recording is never played for other work. */
+void op_trace   (struct dev *d, struct tensor t);
+
 void op_fill    (struct dev *d, struct tensor y, float value);
 void op_cast    (struct dev *d, struct tensor y, struct tensor x);
 
@@ -48,7 +60,8 @@ void op_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct te
                  struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g);
 void op_l2norm  (struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x);
 void op_l2norm_bwd(struct dev *d, struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm);
-void op_xent    (struct dev *d, struct tensor loss, struct tensor logits, const int32_t *target, float scale);
+void op_xent    (struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits,
+                 const int32_t *target, float scale);
 
 void op_conv    (struct dev *d, struct tensor y, struct tensor next, struct tensor x, struct tensor w,
                  struct tensor bias, struct tensor state, const struct seqs *s);

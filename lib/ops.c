@@ -20,7 +20,16 @@ static void describe(char *out, size_t size, const int64_t *dim, int ndim)
         snprintf(out + n, size - n, "]");
 }
 
-static void check_shape(const struct dev *d, const char *op, const char *name, struct tensor t,
+void op_trace(struct dev *d, struct tensor t)
+{
+    if (!d->tracing)
+        return;
+    d->trace = (d->trace ^ (uint64_t)(uintptr_t)t.data) * 0x9e3779b97f4a7c15u;
+    for (int i = 0; i < 3; i++)
+        d->trace = (d->trace ^ (uint64_t)t.dim[i]) * 0x9e3779b97f4a7c15u;
+}
+
+static void check_shape(struct dev *d, const char *op, const char *name, struct tensor t,
                         int types, int ndim, const int64_t *dim)
 {
     char found[96], wanted[96];
@@ -41,6 +50,7 @@ static void check_shape(const struct dev *d, const char *op, const char *name, s
         BUG("%s: %s has a row stride of %lld elements", op, name, (long long)t.row);
     if (!t.data && !d->dry && tensor_count(t))
         BUG("%s: %s has no data", op, name);
+    op_trace(d, t);
 }
 
 /* CHECK(x, types, dims...): x must have exactly these dims and one of these types. */
@@ -96,6 +106,30 @@ void op_sync(struct dev *d)
 {
     if (!d->dry)
         (d->ops->sync ? d->ops->sync : ops_naive.sync)(d);
+}
+
+void op_record(struct dev *d, const void *key, size_t bytes)
+{
+    struct { const void *keep, *temp; size_t keep_used, temp_used; unsigned char key[128]; } whole;
+
+    if (d->dry || !d->ops->record)
+        return;
+    REQUIRE(!d->tracing && bytes <= sizeof whole.key);
+    memset(&whole, 0, sizeof whole);
+    whole.keep = d->keep.base, whole.keep_used = d->keep.used;
+    whole.temp = d->temp.base, whole.temp_used = d->temp.used;
+    memcpy(whole.key, key, bytes);
+    d->tracing = true;
+    d->trace = 0;
+    d->dry = d->ops->record(d, &whole, sizeof whole);
+}
+
+void op_recorded(struct dev *d)
+{
+    if (!d->tracing)
+        return;
+    d->tracing = d->dry = false;
+    d->ops->recorded(d, d->trace);
 }
 
 void op_fill(struct dev *d, struct tensor y, float value)
@@ -340,12 +374,15 @@ void op_l2norm_bwd(struct dev *d, struct tensor dx, struct tensor dy, struct ten
         RUN(l2norm_bwd, dx, dy, y, rnorm);
 }
 
-void op_xent(struct dev *d, struct tensor loss, struct tensor logits, const int32_t *target, float scale)
+void op_xent(struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits, const int32_t *target,
+             float scale)
 {
     CHECK(logits, F | B, logits.dim[0], logits.dim[1]);
     CHECK(loss, F | DENSE, logits.dim[0]);
+    if (present(d, grad))
+        CHECK_LIKE(grad, F | B, logits);
     if (tensor_count(logits))
-        RUN(xent, loss, logits, target, scale);
+        RUN(xent, loss, grad, logits, target, scale);
 }
 
 void op_conv(struct dev *d, struct tensor y, struct tensor next, struct tensor x, struct tensor w,

@@ -42,7 +42,8 @@ void rmsnorm_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dw, struct t
                      struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g);
 void l2norm_cpu(struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x);
 void l2norm_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm);
-void xent_cpu(struct dev *d, struct tensor loss, struct tensor logits, const int32_t *target, float scale);
+void xent_cpu(struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits, const int32_t *target,
+              float scale);
 void conv_cpu(struct dev *d, struct tensor y, struct tensor next, struct tensor x, struct tensor w,
               struct tensor bias, struct tensor state, const struct seqs *s);
 void conv_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dbias, struct tensor dy,

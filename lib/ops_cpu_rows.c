@@ -224,20 +224,20 @@ static float highest(const float *l, int64_t n)
     return whole;
 }
 
-static float xent_row(float *l, int64_t V, int32_t target, float scale)
+static float xent_row(float *l, int64_t V, int32_t target, bool grad, float scale)
 {
     float top, wanted, f;
     double sum;
 
     if (target < 0) {
-        if (scale != 0)
+        if (grad)
             memset(l, 0, (size_t)V * sizeof *l);
         return 0;
     }
     top    = highest(l, V);
     wanted = l[target];
-    sum    = exp_sum(l, V, top, scale != 0);
-    if (scale != 0) {
+    sum    = exp_sum(l, V, top, grad);
+    if (grad) {
         f = (float)(scale / sum);
         #pragma omp simd
         for (int64_t v = 0; v < V; v++)
@@ -247,11 +247,15 @@ static float xent_row(float *l, int64_t V, int32_t target, float scale)
     return (float)(log(sum) + top - wanted);
 }
 
-void xent_cpu(struct dev *d, struct tensor loss, struct tensor logits, const int32_t *target, float scale)
+void xent_cpu(struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits, const int32_t *target,
+              float scale)
 {
     #pragma omp parallel for num_threads(crew(d, 4 * tensor_count(logits)))
     for (int64_t t = 0; t < logits.dim[0]; t++) {
         REQUIRE(target[t] >= -1 && target[t] < logits.dim[1]);
-        ((float *)loss.data)[t] = xent_row(row(logits, t), logits.dim[1], target[t], scale);
+        float *l = row(grad.data ? grad : logits, t);
+        if (l != row(logits, t))
+            memcpy(l, row(logits, t), (size_t)logits.dim[1] * sizeof *l);
+        ((float *)loss.data)[t] = xent_row(l, logits.dim[1], target[t], grad.data != NULL, scale);
     }
 }

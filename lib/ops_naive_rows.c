@@ -97,13 +97,14 @@ void l2norm_bwd_naive(struct dev *d, struct tensor dx, struct tensor dy, struct 
 }
 
 /* p = softmax(logits[t]): loss = -log p[target], logits = scale (p - [target]); both 0 where target is -1 */
-void xent_naive(struct dev *d, struct tensor loss, struct tensor logits, const int32_t *target, float scale)
+void xent_naive(struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits, const int32_t *target,
+                float scale)
 {
     int64_t V = logits.dim[1];
     (void)d;
 
     for (int64_t t = 0; t < logits.dim[0]; t++) {
-        float *l = row(logits, t);
+        const float *l = row(logits, t);
         double top = -INFINITY, sum = 0;
         int32_t to = target[t];
 
@@ -113,10 +114,8 @@ void xent_naive(struct dev *d, struct tensor loss, struct tensor logits, const i
         for (int64_t v = 0; v < V; v++)
             sum += exp(l[v] - top);
         ((float *)loss.data)[t] = to < 0 ? 0 : (float)(log(sum) + top - l[to]);
-        if (scale == 0)
-            continue;
-        for (int64_t v = 0; v < V; v++)
-            l[v] = to < 0 ? 0 : (float)(scale * (exp(l[v] - top) / sum - (v == to)));
+        for (int64_t v = 0; grad.data && v < V; v++)
+            row(grad, t)[v] = to < 0 ? 0 : (float)(scale * (exp(l[v] - top) / sum - (v == to)));
     }
 }
 

@@ -40,8 +40,12 @@ static void feed_piece(struct session *s, const int32_t *const *ids, const int64
     int32_t *token = mem_new((size_t)T, sizeof *token);
     struct batch b = { .token = token, .seqs = seqs_of(start, s->n) };
     struct pass p = s->pass;
-    float *rows = mem_new((size_t)(s->n * V), sizeof *rows);
+    bool all = true;                     /* sequences end in this piece: their rows may be written at once */
+    float *rows;
 
+    for (int i = 0; i < s->n; i++)
+        all = all && start[i + 1] > start[i] && done + start[i + 1] - start[i] == count[i];
+    rows = all ? logits : mem_new((size_t)(s->n * V), sizeof *rows);
     for (int i = 0; i < s->n; i++)
         for (int32_t t = start[i]; t < start[i + 1]; t++)
             token[t] = ids[i][done + t - start[i]];
@@ -49,10 +53,11 @@ static void feed_piece(struct session *s, const int32_t *const *ids, const int64
     p.fresh = s->fresh;
     model_logits(s->model, &b, &p, true, rows);
     s->fresh = false;
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < s->n && !all; i++)
         if (start[i + 1] > start[i] && done + start[i + 1] - start[i] == count[i])
             memcpy(logits + i * V, rows + i * V, (size_t)V * sizeof *rows);
-    free(rows);
+    if (!all)
+        free(rows);
     free(token);
 }
 

@@ -178,10 +178,10 @@ static void time_rows(void)
     OP("embed to f32", size_of(e) + size_of(ef), cuda_embed(&d, ef, table, (int32_t *)token.data));
     OP("embed bwd", 3 * size_of(ef), cuda_embed_bwd(&d, dtable, ef, (int32_t *)token.data));
     struct tensor logits = make(BF16, -8, 8, R, V), loss = f32(R);
-    OP("xent 32000 gradient", 2 * size_of(logits), cuda_xent(&d, loss, logits, (int32_t *)token.data, 1e-3f));
-    OP("xent 32000 loss alone", size_of(logits), cuda_xent(&d, loss, logits, (int32_t *)token.data, 0));
+    OP("xent 32000 gradient", 2 * size_of(logits), cuda_xent(&d, loss, logits, logits, (int32_t *)token.data, 1e-3f));
+    OP("xent 32000 loss alone", size_of(logits), cuda_xent(&d, loss, (struct tensor){}, logits, (int32_t *)token.data, 0));
     struct tensor wide = make(BF16, -8, 8, R, 50288);
-    OP("xent 50288 gradient", 2 * size_of(wide), cuda_xent(&d, loss, wide, (int32_t *)token.data, 1e-3f));
+    OP("xent 50288 gradient", 2 * size_of(wide), cuda_xent(&d, loss, wide, wide, (int32_t *)token.data, 1e-3f));
     struct tensor x = b16(T, C), y = b16(T, C), dx = b16(T, C), w = f32(C, 4), dw = f32(C, 4), bias = f32(C), dbias = f32(C);
     struct seqs s = row_of(T, 8);
     OP("conv 2304", 2 * size_of(x), cuda_conv(&d, y, none, x, w, none, none, &s));

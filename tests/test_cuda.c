@@ -1,6 +1,10 @@
-/* The GPU computes every verb and the linear recurrence as the definition does, in F32 and in BF16. */
+/* The GPU computes every verb and the linear recurrence as the definition does, in F32 and in BF16; what it recorded
+ * is what it does without, to the bit, and decoding by fused verbs is decoding by all of them. */
 #include "check_op.h"
 #include "check_scan.h"
+#include "op.h"
+#include "rng.h"
+#include "session.h"
 #include "test.h"
 
 #define LENGTHS(...) .length = (const int32_t[]){ __VA_ARGS__ }, .n = (int)LEN(((const int32_t[]){ __VA_ARGS__ }))
@@ -66,10 +70,136 @@ static void check_linear(struct dev *d)
         law(&small[i], check_scan(d, linear, &small[i]), dtype_name(d->type));
 }
 
-/* test_cuda [ops|linear]: all, or one part. */
+/* A model of two layers, one of them metaplastic, with room for the tail of a block that is not whole. */
+static const char small_model[] =
+    "{\"model_type\": \"palimpsa\", \"vocab_size\": 301, \"hidden_size\": 72, \"num_hidden_layers\": 2, "
+    "\"num_heads\": 3, \"head_dim\": 24, \"expand_k\": 1, \"expand_v\": 1, \"conv_size\": 4, \"intermediate_size\": 104, "
+    "\"time_step_min\": 0.001, \"time_step_max\": 0.1, \"beta_step_rank\": 20, \"initializer_range\": 0.2, "
+    "\"metaplastic_layers\": [0]}";
+
+enum { VOCAB = 301, STEPS = 6, ROW = 96 };
+
+static bool open_small(struct model *m, struct dev *d, bool learn)
+{
+    struct config c;
+
+    if (config_parse(&c, small_model, strlen(small_model), "small") ||
+        model_open(m, d, &c, &(struct model_use){ .world = 1, .learn = learn }))
+        return false;
+    params_init(&m->params, d, 5, 0);
+    return true;
+}
+
+/* Prompts of 5 tokens, then STEPS single ones, n sequences; logits [STEPS][n][VOCAB]. */
+static void decode(struct dev *d, int n, float *logits)
+{
+    struct session s;
+    struct model m;
+    int32_t id[STEPS + 5];
+    const int32_t *ids[3];
+    int64_t count[3];
+
+    if (!open_small(&m, d, false)) {
+        CHECK(!"the model opens");
+        return;
+    }
+    for (int i = 0; i < STEPS + 5; i++)
+        id[i] = (int32_t)(rng_bits(1, 2, (uint64_t)i) % VOCAB);
+    CHECK(session_open(&s, &m, n) == 0);
+    for (int at = 0; at < STEPS; at++) {
+        for (int i = 0; i < n; i++)
+            ids[i] = at ? id + 4 + (at + i) % STEPS : id + i, count[i] = at ? 1 : 5;
+        session_feed(&s, ids, count, logits + (int64_t)at * n * VOCAB);
+    }
+    session_close(&s);
+    model_close(&m);
+}
+
+static void check_decoding(struct dev *d)
+{
+    const struct ops *whole = d->ops;
+    struct ops live = *whole, plain = *whole;
+
+    live.record = NULL;
+    plain.record = NULL, plain.products = NULL, plain.recall = NULL;
+    for (int n = 1; n <= 3; n += 2) {
+        size_t size = (size_t)(STEPS * n * VOCAB);
+        float *a = mem_new(size, sizeof *a), *b = mem_new(size, sizeof *b), *c = mem_new(size, sizeof *c);
+        decode(d, n, a);
+        d->ops = &live;
+        decode(d, n, b);
+        d->ops = &plain;
+        decode(d, n, c);
+        d->ops = whole;
+        CHECK(!memcmp(a, b, size * sizeof *a));
+        CHECK(a[0] == a[0] && test_distance(a, c, (int64_t)size) < (d->type == BF16 ? 2e-2 : 1e-5));
+        free(a);
+        free(b);
+        free(c);
+    }
+}
+
+static void nothing(void *arg, int bucket)
+{
+    (void)arg, (void)bucket;
+}
+
+/* Gradients after four rows, of which the last two have other documents and the others few labels. */
+static double learn(struct dev *d, bool tell, bool recompute, float **grads, int64_t *n)
+{
+    int32_t token[ROW], target[ROW], start[2][4] = { { 0, 40, 41, ROW }, { 0, 7, ROW, ROW } };
+    struct model m;
+    double loss = 0;
+
+    *n = 0;
+    *grads = NULL;
+    if (!open_small(&m, d, true)) {
+        CHECK(!"the model opens");
+        return 0;
+    }
+    m.recompute = recompute;
+    CHECK(model_reserve(&m, JOB_LEARN, ROW) == 0);
+    params_zero_grad(&m.params, d);
+    for (int i = 0; i < 8; i++) {
+        struct batch b = { .token = token, .target = target, .seqs = seqs_of(start[i / 4], 3 - i / 4) };
+        for (int t = 0; t < ROW; t++) {
+            token[t] = (int32_t)(rng_bits(3, (uint64_t)i, (uint64_t)t) % VOCAB);
+            target[t] = i % 2 && t % 5 ? -1 : token[t] / 2;
+        }
+        loss += model_learn(&m, &b, 0.01f, tell ? nothing : NULL, NULL);
+    }
+    for (int i = 0; i < m.params.nbucket; i++) {
+        *grads = mem_grow(*grads, (size_t)(*n + m.params.bucket[i].count), sizeof **grads);
+        op_get(d, *grads + *n, m.params.bucket[i].grad.data, (size_t)m.params.bucket[i].count * 4);
+        *n += m.params.bucket[i].count;
+    }
+    model_close(&m);
+    return loss;
+}
+
+static void check_learning(struct dev *d)
+{
+    const struct ops *whole = d->ops;
+    struct ops live = *whole;
+
+    live.record = NULL;
+    for (int way = 0; way < 4; way++) {
+        float *a, *b;
+        int64_t n;
+        double loss = learn(d, way & 1, way & 2, &a, &n);
+        d->ops = &live;
+        CHECK(loss == learn(d, way & 1, way & 2, &b, &n));
+        d->ops = whole;
+        CHECK(n > 0 && loss == loss && !memcmp(a, b, (size_t)n * sizeof *a));
+        free(a);
+        free(b);
+    }
+}
+
+/* test_cuda [ops|linear|recorded]: all, or one part. */
 int main(int argc, char **argv)
 {
-    const char *part = argc > 1 ? argv[1] : "ops linear";
+    const char *part = argc > 1 ? argv[1] : "ops linear recorded";
     struct dev d;
 
     if (dev_open(&d, "auto", F32, 1) || d.kind != DEV_CUDA) {
@@ -86,6 +216,10 @@ int main(int argc, char **argv)
             check_ops(&d);
         if (strstr(part, "linear"))
             check_linear(&d);
+        if (strstr(part, "recorded")) {
+            check_decoding(&d);
+            check_learning(&d);
+        }
         dev_close(&d);
     }
     return test_done("cuda");

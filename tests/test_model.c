@@ -299,6 +299,50 @@ static void check_side_by_side(const char *name)
     unload(&m, &d);
 }
 
+/* Few labels are few rows of the head: two halves of the labels, each few, add up to all of them. */
+static void check_few_labels(const char *name, const char *device)
+{
+    struct row r, half[2];
+    struct model m;
+    struct dev d;
+    float *whole[128], *part[2][128], *sum, nll[3][129];
+    double loss, parts = 0;
+
+    if (!load(&m, &d, name, device, &(struct model_use){ .learn = true })) {
+        CHECK(!"the golden model loads");
+        return;
+    }
+    row_fill(&r, 129, (int[]){ 1, 63, 0, 40 }, 5, (int)m.cfg.vocab);
+    loss = learn(&m, &r.b, whole, false);
+    CHECK(model_reserve(&m, JOB_LOSS, 129) == 0);
+    CHECK_NEAR(model_loss(&m, &r.b, NULL, nll[2]) / loss, 1, 1e-6);
+    for (int h = 0; h < 2; h++) {
+        half[h] = r;
+        for (int t = 0; t < 129; t++)
+            half[h].target[t] = t / 3 % 2 == h ? r.target[t] : -1;
+        half[h].b.token = half[h].token, half[h].b.target = half[h].target;
+        half[h].b.seqs = seqs_of(half[h].start, 5);
+        parts += learn(&m, &half[h].b, part[h], false);
+        model_loss(&m, &half[h].b, NULL, nll[h]);
+    }
+    CHECK_NEAR(parts / loss, 1, 1e-6);
+    for (int t = 0; t < 129; t++)
+        CHECK(nll[t / 3 % 2 == 1][t] != nll[t / 3 % 2 == 0][t] || r.target[t] < 0);
+    for (int t = 0; t < 129; t++)
+        CHECK_NEAR(nll[0][t] + nll[1][t], nll[2][t], 1e-5);
+    for (int i = 0; i < m.params.n; i++) {
+        int64_t n = tensor_count(m.params.at[i].value);
+        sum = part[0][i];
+        for (int64_t e = 0; e < n; e++)
+            sum[e] += part[1][i][e];
+        CHECK(test_distance(sum, whole[i], n) < 1e-5);
+    }
+    free_all(whole, m.params.n);
+    free_all(part[0], m.params.n);
+    free_all(part[1], m.params.n);
+    unload(&m, &d);
+}
+
 int main(void)
 {
     for (size_t k = 0; k < LEN(devices); k++)
@@ -313,6 +357,9 @@ int main(void)
     check_frozen("palimpsa_m_hybrid", "cpu", TRAIN_GAINS, 1);
     check_frozen("palimpsa_m_hybrid", "naive", TRAIN_META, 1);
     check_frozen("palimpsa_d", "cpu", TRAIN_GAINS, 0);
+    check_few_labels("palimpsa_d", "naive");
+    check_few_labels("palimpsa_d", "cpu");
+    check_few_labels("hf_mamba2", "cpu");
     check_splits("palimpsa_d", "naive");
     check_packing("palimpsa_m", "naive");
     return test_done("model");

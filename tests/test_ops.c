@@ -146,10 +146,10 @@ static void test_xent(struct dev *d)
 
     for (int v = 0; v < V; v++)
         logits[v] = logits[V + v] = 4, logits[2 * V + v] = v == 7 || v == 9 ? 100 : -INFINITY;
-    op_xent(d, over(loss, SHAPE(F32, 3)), over(logits, SHAPE(F32, 3, V)), target, 0);
+    op_xent(d, over(loss, SHAPE(F32, 3)), (struct tensor){ 0 }, over(logits, SHAPE(F32, 3, V)), target, 10);
     close_to(d, "loss", loss, (double[]){ log(V), 0, log(2) }, 3, 1e-5);
     CHECK(logits[V] == 4);
-    op_xent(d, over(loss, SHAPE(F32, 3)), over(logits, SHAPE(F32, 3, V)), target, 10);
+    op_xent(d, over(loss, SHAPE(F32, 3)), over(logits, SHAPE(F32, 3, V)), over(logits, SHAPE(F32, 3, V)), target, 10);
     close_to(d, "loss", loss, (double[]){ log(V), 0, log(2) }, 3, 1e-5);
     close_to(d, "gradient", &logits[V - 2], (double[]){ 10.0 / V, 10.0 / V - 10, 0, 0 }, 4, 1e-5);
     close_to(d, "masked", &logits[2 * V + 6], (double[]){ 0, -5, 0, 5, 0 }, 5, 1e-5);

@@ -7,6 +7,7 @@
  * scale = K^-1/2. With metaplasticity off the scan is the plain one and b_* stay unused.
  * Source: arXiv 2602.09075 and its released layers; docs/math.md. */
 #include "layer.h"
+#include "op_step.h"
 #include <math.h>
 
 extern const struct scan scan_palimpsa, scan_linear;
@@ -183,6 +184,70 @@ static void palimpsa_forward(struct layer *l, const struct pass *p, struct tenso
     arena_pop(&d->temp, mark);
 }
 
+/* What the layer projects its input to, in one buffer each. */
+static struct products projections(const struct layer *l, const struct pass *p, struct recall *r, struct tensor x,
+                                   const struct param *norm)
+{
+    struct dev *d = p->dev;
+    struct arena *a = &d->temp;
+    struct sizes z = sizes_of(l);
+    int64_t T = x.dim[0];
+    struct products in = { .x = x, .norm = norm->value, .before = BEFORE_NORM, .eps = l->cfg->eps };
+
+    r->qkv = arena_push(a, SHAPE(d->type, T, z.H * (2 * z.K + z.V)));
+    r->dt = arena_push(a, SHAPE(F32, T, z.H));
+    r->s = arena_push(a, SHAPE(F32, T, z.H));
+    for (int i = 0; i < STEP_TAILS; i++) {
+        in.y[in.n] = tensor_cols(r->qkv, i * z.H * z.K, z.H * (i == 2 ? z.V : z.K));
+        in.w[in.n++] = param_at(l, Q + i)->value;
+        r->conv[i] = tensor_flat(param_at(l, QCONV + i)->value);
+        r->tail[i] = p->state[l->index][SCAN_STATES + i];
+    }
+    in.y[in.n] = r->dt, in.w[in.n++] = param_at(l, DT)->value;
+    in.y[in.n] = r->s, in.w[in.n++] = param_at(l, BS)->value;
+    if (l->cfg->use_gate) {
+        r->gate = arena_push(a, SHAPE(d->type, T, z.H * z.V));
+        in.y[in.n] = r->gate, in.w[in.n++] = param_at(l, G)->value;
+    }
+    if (l->cfg->meta[l->index]) {
+        r->rank = arena_push(a, SHAPE(d->type, T, z.R));
+        in.y[in.n] = r->rank, in.w[in.n++] = param_at(l, B_RANK)->value;
+        r->B = param_at(l, B)->value;
+        r->b_scale = param_at(l, B_SCALE)->value;
+        r->prior = param_at(l, IP_LOG)->value;
+    }
+    return in;
+}
+
+static bool palimpsa_step(struct layer *l, const struct pass *p, struct tensor x, const struct param *norm)
+{
+    struct dev *d = p->dev;
+    struct sizes z = sizes_of(l);
+    size_t mark = arena_mark(&d->temp);
+    struct recall r = {
+        .dt_bias = param_at(l, DT_BIAS)->value, .A_log = param_at(l, A_LOG)->value, .D = param_at(l, D_SKIP)->value,
+        .norm = param_at(l, O_NORM)->value, .state = { p->state[l->index][0], p->state[l->index][1] },
+        .fresh = p->fresh, .K = z.K, .V = z.V, .W = z.W, .scale = 1 / sqrtf((float)z.K), .eps = l->cfg->eps,
+        .range = { l->cfg->dt_lo, l->cfg->dt_hi },
+    };
+    struct products in, out = { .n = 1, .y = { x }, .w = { param_at(l, O)->value }, .add = true };
+    bool done;
+
+    if (!d->ops->recall)
+        return false;
+    in = projections(l, p, &r, x, norm);
+    r.y = arena_push(&d->temp, SHAPE(d->type, x.dim[0], z.H * z.V));
+    done = op_recall_fits(d, &r, p->seqs);
+    if (done) {
+        op_products(d, &in);
+        op_recall(d, &r, p->seqs);
+        out.x = r.y;
+        op_products(d, &out);
+    }
+    arena_pop(&d->temp, mark);
+    return done;
+}
+
 /* From the gradient at the mixer's output to that at what the scan read; dv gets the skip's share. */
 static void output_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor dy, struct tensor x,
                             const struct palimpsa_saved *f, struct tensor dout, struct tensor dv)
@@ -278,5 +343,5 @@ static void palimpsa_backward(struct layer *l, const struct pass *p, struct tens
 const struct mixer mixer_palimpsa = {
     .name = "palimpsa", .brief = "Palimpsa-D: metaplastic gated linear attention",
     .saved = sizeof(struct palimpsa_saved), .init = palimpsa_init, .state = palimpsa_state,
-    .forward = palimpsa_forward, .backward = palimpsa_backward, .scan = &scan_palimpsa, .plain = &scan_linear,
+    .forward = palimpsa_forward, .backward = palimpsa_backward, .step = palimpsa_step, .scan = &scan_palimpsa, .plain = &scan_linear,
 };
