@@ -27,7 +27,7 @@ static void right_head(struct model *m, struct tensor x, const int32_t *target, 
         struct tensor logits = tensor_rows(part, 0, rows);
         linear_forward(d, logits, tensor_flat(tensor_rows(normed, t, rows)), &m->params.at[m->head]);
         op_mul(d, tensor_heads(logits, 1), tensor_heads(logits, 1), sharp, false);
-        op_xent(d, tensor_rows(loss, t, rows), logits, target + t, 0);
+        op_xent(d, tensor_rows(loss, t, rows), (struct tensor){ 0 }, logits, target + t, 0);
     }
     arena_pop(&d->temp, mark);
 }
