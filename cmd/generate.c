@@ -202,7 +202,7 @@ static int run(struct generate *g)
     if (read_prompt(g) || session_open(&g->s, &g->m.model, 1))
         return -1;
     if (g->uncertainty)
-        doubt_open(&g->doubt, &g->m.dev, SESSION_CHUNK);
+        doubt_open(&g->doubt, &g->m.dev, g->s.chunk);
     logits = mem_new((size_t)g->m.model.cfg.vocab, sizeof *logits);
     bpe_decoder_init(&g->decoder, g->m.bpe);
     g->decoder.started = g->state_in || g->text;

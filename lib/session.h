@@ -9,12 +9,11 @@
 #include "model.h"
 EXTERN_C_BEGIN
 
-enum { SESSION_CHUNK = 512 };        /* tokens of one trip through the model, all sequences together */
-
 struct session {
     struct model      *model;
     struct model_state state;
     int                n;            /* sequences */
+    int64_t            chunk;        /* tokens of one trip through the model, all sequences together */
     bool               fresh;        /* nothing was fed yet */
     int64_t            fed;          /* tokens each sequence has seen at most */
     struct pass        pass;         /* want_var, watch, watch_arg may be set by the caller */

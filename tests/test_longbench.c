@@ -157,7 +157,7 @@ static void check_prompts(struct opened *m)
     int rows = 0;
 
     str_format(dir, sizeof dir, "%s/chat", scratch_root);
-    CHECK(!answer(m, dir, 4, 0, "<{prompt}>"));
+    CHECK(!answer(m, dir, 4, 12, "<{prompt}>"));           /* cut first, so that nothing of the wrapping goes */
     l = lines_open(scratch("prompts.jsonl"));
     while (l && lines_next(l, &line, &n) > 0) {
         struct json *j = lines_json(l, line, n);
@@ -166,6 +166,7 @@ static void check_prompts(struct opened *m)
         CHECK(json_string(j, "task", &task) > 0);
         sha256_hex(prompt, strlen(prompt), real);
         CHECK(!strcmp(real, hash) && (prompt[0] == '<') == !strcmp(task, "hotpotqa") && strchr(prompt, '\n'));
+        CHECK((prompt[strlen(prompt) - 1] == '>') == !strcmp(task, "hotpotqa"));
         json_free(j);
         rows++;
     }
@@ -192,19 +193,45 @@ static void check_buckets(void)
     CHECK(strstr(res.list.at, "\"part\": \"4-8k\", \"value\": 0.5,"));
     CHECK(strstr(res.list.at, "\"part\": \"8k+\", \"value\": null"));
     results_free(&res);
+    res = (struct results){ { 0 }, { 0 } };                /* 2/3 and 0: the mean is of what is not rounded */
+    str_format(path, sizeof path, "%s/hotpotqa.jsonl", r.score_only);
+    CHECK(scratch_write(path, "{\"pred\": \"x\", \"answers\": [\"y\"], \"all_classes\": null, \"length\": 9}\n"));
+    r.buckets = false;
+    CHECK(!r.task->run(&r));
+    CHECK(strstr(res.list.at, "\"mean of tasks\", \"value\": 0.3333333333, \"percent\": 33.33333333, "
+                              "\"scale\": \"0-1\""));
+    results_free(&res);
 }
 
-/* The official prompt of the first row, by the hash of what Python's format made of it. */
+/* The official prompts of all rows there are, by the hash of what Python's format made of them, a NUL after each. */
 static void check_official(const char *root)
 {
-    static const char *const known[][2] = {
-        { "hotpotqa", "347ced9b78bc9e1249d91dfd0f133ecebbdfa0e660e7552a4052ed730457867f" },
-        { "vcsum", "0b311dd88a75cbcd3d8088af9e85ffcef2498e56bdd51c8ab885235d01003952" },
-        { "repobench-p", "8cff4feb4eeaaf1891e862d3fb65a050bfac59658fd2466e5cffa716a26a6bff" }
+    static const struct { const char *task; int rows; const char *hash; } known[] = {
+        { "narrativeqa", 6, "9e55fd3b09817bbd5cd0757e636e2981" },
+        { "qasper", 9, "1eba3015f246909645f59f555d70a5ea" },
+        { "multifieldqa_en", 7, "d75ae2c320ab2b2117bd18e5b6085afc" },
+        { "multifieldqa_zh", 15, "ed55ec11a25937dd461aab6226f57017" },
+        { "hotpotqa", 13, "ac19aaf38ad32ea20ef9fd441859cda2" },
+        { "2wikimqa", 13, "6e96be7c515851c50be67ca310214f43" },
+        { "musique", 7, "7ab0fe227d0ab93048e7f58f8b318c1a" },
+        { "dureader", 6, "8bc3486e47ce4dfc0d9eaa968264406d" },
+        { "gov_report", 12, "756f2b4fca47995697b2cb9eeb6c6985" },
+        { "qmsum", 6, "200a0d8ab7d104a2d7a63c62015143c8" },
+        { "multi_news", 11, "0e1775a5f05eaa12599600c37e4dfa49" },
+        { "vcsum", 6, "9a63be28120e73b9972b628c010c717e" },
+        { "trec", 8, "fbd3a328808daf0b222ee3747cc7b695" },
+        { "triviaqa", 12, "c62476b3401b4b93a86faea802168d9a" },
+        { "samsum", 15, "ec5e3530aa258c5b68975949660a52fd" },
+        { "lsht", 8, "16ba3836bc7ca2c18101ab2b21f6f258" },
+        { "passage_count", 4, "fc119c2ca581f412061d281c4d46c9d6" },
+        { "passage_retrieval_en", 15, "bd802724d0405d651ce925e48a26d4f1" },
+        { "passage_retrieval_zh", 15, "c1884b6a7eb37b33374140b189389628" },
+        { "lcc", 26, "a397889b7669bdfddbfd4b2fe0854bea" },
+        { "repobench-p", 23, "9716aca3a6b3903863db47f9ea50546c" }
     };
     char path[4096], hash[65];
     const char *pattern, *line;
-    struct json *patterns;
+    struct json *patterns, *row;
     char *text;
     size_t n = 0;
 
@@ -216,18 +243,22 @@ static void check_official(const char *root)
     text = file_read(path, &n);
     patterns = json_parse(text, n, path);
     for (size_t i = 0; i < LEN(known); i++) {
-        struct text prompt = { 0 };
         struct lines *l;
-        struct json *row = NULL;
+        struct sha256 sum;
+        int rows = 0;
 
-        str_format(path, sizeof path, "%s/data/longbench/data_mini/%s.jsonl.zst", root, known[i][0]);
-        l = lines_open(path);
-        CHECK(l && lines_next(l, &line, &n) > 0 && (row = lines_json(l, line, n)));
-        CHECK(json_string(patterns, known[i][0], &pattern) > 0 && !prompt_fill(&prompt, pattern, row));
-        sha256_hex(prompt.at, prompt.n, hash);
-        CHECK(!strcmp(hash, known[i][1]));
-        text_free(&prompt);
-        json_free(row);
+        sha256_init(&sum);
+        str_format(path, sizeof path, "%s/data/longbench/data_mini/%s.jsonl.zst", root, known[i].task);
+        CHECK((l = lines_open(path)) && json_string(patterns, known[i].task, &pattern) > 0);
+        for (; l && lines_next(l, &line, &n) > 0 && (row = lines_json(l, line, n)); rows++) {
+            struct text prompt = { 0 };
+            CHECK(!prompt_fill(&prompt, pattern, row));
+            sha256_add(&sum, prompt.at, prompt.n + 1);
+            text_free(&prompt);
+            json_free(row);
+        }
+        sha256_end_hex(&sum, hash);
+        CHECK(rows == known[i].rows && !strncmp(hash, known[i].hash, 32));
         if (l)
             lines_close(l);
     }

@@ -68,6 +68,18 @@ stderr 'error: answers: request 0 is of other data'
 run eval piqa --model run --data piqa.jsonl --predictions answers --separator --quiet
 status 1
 stderr 'error: answers: the predictions here are of another model or other settings'
+if command -v python3 >/dev/null; then
+    run eval lambada --model run --data text.txt --limit 20 --log words.jsonl --out words.json --quiet
+    status 0
+    python3 - work <<'END' || wrong
+import json, math, sys
+rows = [json.loads(l) for l in open(sys.argv[1] + "/words.jsonl")]
+acc, ppl = json.load(open(sys.argv[1] + "/words.json"))["results"]
+assert len(rows) == 20 and ppl["metric"] == "perplexity" and ppl["scale"] is None
+want = math.exp(-sum(r["log_prob"] for r in rows) / 20)
+assert abs(ppl["value"] / want - 1) < 1e-6 and abs(acc["value"] - sum(r["greedy"] for r in rows) / 20) < 1e-9
+END
+fi
 for task in lambada wikitext; do
     run eval $task --model run --data text.txt --predictions answers --limit 20 --quiet
     status 0
