@@ -424,9 +424,7 @@ static int bench(int argc, const char **argv)
     int status;
     const struct opt opts[] = {
         OPT("selftest", &b.selftest, NULL, "check every op and recurrence on this device, time nothing"),
-        OPT("device", &b.device, "D", "auto, cpu, naive, cuda or cuda:N"),
-        OPT("dtype", &b.dtype, "T", "storage type", .choices = "fp32|bf16"),
-        OPT("threads", &b.threads, "N", "host threads; 0: all", .range = "[0,)"),
+        OPT_MACHINE(&b.device, &b.dtype, &b.threads),
         OPT("filter", &b.filter, "TEXT", "only cases whose name has this text"),
         OPT("repeats", &b.repeats, "N", "the median of so many", .range = "[1,)"),
         OPT("tokens", &b.tokens, "N", "scan, model: tokens of the row", .range = "[1,)"),

@@ -301,9 +301,7 @@ static int eval(int argc, const char **argv)
         OPT("indel", &e.task.indel, NULL, "code similarity as fuzzywuzzy's C extension has it, not as difflib"),
         OPT("buckets", &e.task.buckets, NULL, "LongBench-E: by length"),
         OPT("out", &e.out, "FILE", "write the result as JSON"),
-        OPT("device", &e.device, "D", "auto, cpu, naive, cuda or cuda:N"),
-        OPT("dtype", &e.dtype, "T", "storage type", .choices = "fp32|bf16"),
-        OPT("threads", &e.threads, "N", "host threads; 0: all", .range = "[0,)"),
+        OPT_MACHINE(&e.device, &e.dtype, &e.threads),
         OPT("quiet", &e.quiet, NULL, "no progress"),
         OPT_END
     };

@@ -240,9 +240,7 @@ static int generate(int argc, const char **argv)
         OPT("uncertainty", &g.uncertainty, NULL, "a line per token: id, doubt, log-probability, text"),
         OPT("state-in", &g.state_in, "FILE", "go on from a saved memory"),
         OPT("state-out", &g.state_out, "FILE", "save the memory at the end"),
-        OPT("device", &g.device, "D", "auto, cpu, naive, cuda or cuda:N"),
-        OPT("dtype", &g.dtype, "T", "storage type", .choices = "fp32|bf16"),
-        OPT("threads", &g.threads, "N", "host threads; 0: all", .range = "[0,)"),
+        OPT_MACHINE(&g.device, &g.dtype, &g.threads),
         OPT("quiet", &quiet, NULL, "errors only"),
         OPT_END
     };

@@ -227,9 +227,7 @@ static int info(int argc, const char **argv)
             .choices = "all|plasticity|converted"),
         OPT("plasticity", &o.plasticity, NULL, "how sure each head of the model's memory is, after --data"),
         OPT("data", &o.data, "GLOB", "shards for --plasticity"),
-        OPT("device", &o.device, "D", "plan for auto, cpu, naive, cuda or cuda:N"),
-        OPT("dtype", &o.dtype, "T", "storage type", .choices = "fp32|bf16"),
-        OPT("threads", &o.threads, "N", "host threads; 0: all", .range = "[0,)"),
+        OPT_MACHINE(&o.device, &o.dtype, &o.threads),
         OPT("mixers", &mixers, NULL, "list the token mixers and recurrences"),
         OPT_END
     };

@@ -6,24 +6,14 @@
 #include "safetensors.h"
 #include <math.h>
 
-static const struct { size_t at; const char *name; bool storage; } field[CHECK_FIELDS] = {
-#define F(f, storage) { SCAN_AT(f), #f, storage }
-    F(q, true), F(k, true), F(v, true), F(decay, false), F(beta, true), F(eta, true),
-    F(prior[0], false), F(prior[1], false), F(prior[2], false),
-    F(state[0], false), F(state[1], false), F(state[2], false), F(state[3], false),
-    F(o, true), F(var, false),
-    F(next[0], false), F(next[1], false), F(next[2], false), F(next[3], false),
-#undef F
-};
-
 const char *check_name(int i)
 {
-    return field[i].name;
+    return scan_slot[i].name;
 }
 
 struct tensor *check_tensor(struct scan_io *x, int i)
 {
-    return (struct tensor *)((char *)x + field[i].at);
+    return (struct tensor *)((char *)x + scan_slot[i].at);
 }
 
 static struct tensor spell(const struct check_data *m, const char *shape)
@@ -48,10 +38,7 @@ static struct tensor spell(const struct check_data *m, const char *shape)
 
 static const struct scan_field *field_of(const struct scan *f, int i)
 {
-    for (const struct scan_field *p = f->field; p->shape; p++)
-        if (p->at == field[i].at)
-            return p;
-    return NULL;
+    return scan_field_at(f, scan_slot[i].at);
 }
 
 static void data_shapes(struct check_data *m)
@@ -92,7 +79,7 @@ struct check_data *check_new(const struct scan *f, const struct scan_case *c)
     m->seqs = seqs_of(m->start, c->n);
     data_shapes(m);
     for (int i = 0; i < CHECK_FIELDS; i++) {
-        m->storage[i] = field[i].storage;
+        m->storage[i] = scan_slot[i].storage;
         m->val[i]  = mem_new((size_t)tensor_count(m->shape[i]), sizeof(float));
         m->grad[i] = mem_new((size_t)tensor_count(m->shape[i]), sizeof(float));
     }
@@ -336,7 +323,7 @@ static const char *layout_get(struct layout *l, struct check_data *m)
         bool x_same = tensor_read(l, *check_tensor(&l->x, i), in ? NULL : m->val[i]);
         bool g_same = tensor_read(l, *check_tensor(&l->g, i), out ? m->grad[i] : NULL);
         if (in && !x_same && !twin)
-            wrong = field[i].name;
+            wrong = scan_slot[i].name;
         if (!in && !g_same)
             wrong = "a gradient that came in";
     }

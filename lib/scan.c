@@ -30,8 +30,7 @@ const struct scan *scan_next(const struct scan *f)
     return NULL;
 }
 
-/* Names for messages; storage: of the device's type, else F32. */
-static const struct { size_t at; const char *name; bool storage; } known[] = {
+const struct scan_slot scan_slot[SCAN_SLOTS] = {
 #define F(field, storage) { SCAN_AT(field), #field, storage }
     F(q, true), F(k, true), F(v, true), F(decay, false), F(beta, true), F(eta, true),
     F(prior[0], false), F(prior[1], false), F(prior[2], false),
@@ -87,7 +86,7 @@ static struct tensor spell(const struct seqs *s, const struct scan_io *x, const 
     return tensor_shape(F32, n, dim);
 }
 
-static const struct scan_field *field_at(const struct scan *f, size_t at)
+const struct scan_field *scan_field_at(const struct scan *f, size_t at)
 {
     for (const struct scan_field *p = f->field; p->shape; p++)
         if (p->at == at)
@@ -109,10 +108,10 @@ static void check_values(const struct dev *d, const struct scan *f, const struct
     if (H % x->q.dim[1] || H % x->k.dim[1])
         BUG("scan %s: %lld heads do not share %lld queries and %lld keys evenly", f->name,
             (long long)H, (long long)x->q.dim[1], (long long)x->k.dim[1]);
-    for (size_t i = 0; i < LEN(known); i++) {
-        size_t at = known[i].at;
+    for (size_t i = 0; i < LEN(scan_slot); i++) {
+        size_t at = scan_slot[i].at;
         bool is_state = at >= SCAN_AT(state) && at < SCAN_AT(o), is_next = at >= SCAN_AT(next);
-        const struct scan_field *p = field_at(f, is_next ? twin_of(at) : at);
+        const struct scan_field *p = scan_field_at(f, is_next ? twin_of(at) : at);
         struct tensor t = tensor_at(x, at), want;
 
         if (at == SCAN_AT(o))
@@ -121,18 +120,18 @@ static void check_values(const struct dev *d, const struct scan *f, const struct
             want = is_state ? state[(at - SCAN_AT(state)) / sizeof t]
                  : is_next ? state[(at - SCAN_AT(next)) / sizeof t] : spell(s, x, p->shape);
         else if (present(d, t))
-            BUG("scan %s has no %s", f->name, known[i].name);
+            BUG("scan %s has no %s", f->name, scan_slot[i].name);
         else
             continue;
 
         if (present(d, t)) {
-            check_shape(f, known[i].name, t, want);
-            if (t.type != (known[i].storage ? d->type : F32))
-                BUG("scan %s: %s is %s", f->name, known[i].name, dtype_name(t.type));
+            check_shape(f, scan_slot[i].name, t, want);
+            if (t.type != (scan_slot[i].storage ? d->type : F32))
+                BUG("scan %s: %s is %s", f->name, scan_slot[i].name, dtype_name(t.type));
             if (want.dim[0] != s->tokens && !tensor_dense(t))
-                BUG("scan %s: %s is not dense", f->name, known[i].name);
+                BUG("scan %s: %s is not dense", f->name, scan_slot[i].name);
         } else if (!is_state && !is_next && at != SCAN_AT(var))
-            BUG("scan %s needs %s", f->name, known[i].name);
+            BUG("scan %s needs %s", f->name, scan_slot[i].name);
     }
 }
 
@@ -140,18 +139,18 @@ static void check_gradients(const struct dev *d, const struct scan *f, const str
                             const struct scan_io *g, const struct tensor *state,
                             const struct tensor *saved)
 {
-    for (size_t i = 0; i < LEN(known); i++) {
-        size_t at = known[i].at;
+    for (size_t i = 0; i < LEN(scan_slot); i++) {
+        size_t at = scan_slot[i].at;
         bool is_state = at >= SCAN_AT(state) && at < SCAN_AT(o), is_next = at >= SCAN_AT(next);
         struct tensor t = tensor_at(g, at);
 
         if (!present(d, t))
             continue;
-        check_shape(f, known[i].name, t, is_state ? state[(at - SCAN_AT(state)) / sizeof t]
+        check_shape(f, scan_slot[i].name, t, is_state ? state[(at - SCAN_AT(state)) / sizeof t]
                                        : is_next ? state[(at - SCAN_AT(next)) / sizeof t]
                                        : at == SCAN_AT(var) ? x->o : tensor_at(x, at));
-        if (t.type != (known[i].storage ? d->type : F32))
-            BUG("scan %s: gradient of %s is %s", f->name, known[i].name, dtype_name(t.type));
+        if (t.type != (scan_slot[i].storage ? d->type : F32))
+            BUG("scan %s: gradient of %s is %s", f->name, scan_slot[i].name, dtype_name(t.type));
     }
     for (int i = 0; i < SCAN_SAVED; i++)
         if (saved[i].ndim && !present(d, x->saved[i]))

@@ -42,6 +42,11 @@ struct scan_impl {
 struct scan_field { size_t at; const char *shape; float low, high; };
 #define SCAN_AT(field) offsetof(struct scan_io, field)
 
+/* Every field of scan_io, inputs first: its name; whether it is stored in the device's type, else F32. */
+enum { SCAN_SLOTS = 6 + SCAN_PRIORS + SCAN_STATES + 2 + SCAN_STATES };
+struct scan_slot { size_t at; const char *name; bool storage; };
+extern const struct scan_slot scan_slot[SCAN_SLOTS];
+
 struct scan {
     const char *name, *brief;
     /* shapes of state[] and saved[] for these inputs; allocates nothing */
@@ -55,6 +60,7 @@ struct scan {
 void scan_forward (struct dev *d, const struct scan *f, const struct seqs *s, struct scan_io *x, struct arena *keep);
 void scan_backward(struct dev *d, const struct scan *f, const struct seqs *s, const struct scan_io *x,
                    const struct scan_io *g);
+const struct scan_field *scan_field_at(const struct scan *f, size_t at);        /* NULL: f has no such field */
 const struct scan *scan_find(const char *name);
 const struct scan *scan_next(const struct scan *f);     /* NULL starts; NULL ends */
 
