@@ -200,6 +200,41 @@ static int run(struct eval *e)
     return report(e);
 }
 
+#define REQUESTS "lambada lambada_standard piqa hellaswag winogrande arc_easy arc_challenge siqa boolq"
+
+/* An option that a task knows nothing of is refused: it would not do what was meant. */
+static int fits(const struct eval *e, const char *task)
+{
+    const struct task_run *r = &e->task;
+    const struct { const char *option; bool given; const char *tasks; } known[] = {
+        { "field", strcmp(e->field, "text") != 0, "nll" }, { "mask-prompt", e->mask, "nll" },
+        { "by-position", e->by_position, "nll" }, { "unigram", e->unigram, "nll" },
+        { "separator", r->separator, REQUESTS " longbench niah babilong" }, { "skip-long", r->skip_long, REQUESTS },
+        { "log", r->log, REQUESTS " wikitext" }, { "labels", r->labels, "piqa siqa" },
+        { "predictions", r->predictions, REQUESTS " wikitext longbench niah babilong" },
+        { "score-only", r->score_only, "longbench babilong" },
+        { "config", r->config, "longbench" }, { "prompts", r->prompts, "longbench" }, { "chat", r->chat, "longbench" },
+        { "indel", r->indel, "longbench" }, { "buckets", r->buckets, "longbench" }, { "forms", r->forms, "niah" },
+        { "depths", e->depths.n, "niah" }, { "background", r->background, "niah babilong" },
+        { "wording", r->wording, "niah babilong" }, { "answer-tokens", r->answer_tokens, "niah babilong" },
+        { "lengths", e->lengths.n, "niah babilong mqar" }, { "samples", r->samples, "niah babilong mqar" },
+        { "seed", r->seed, "niah babilong mqar" }, { "pairs", e->pairs.n, "mqar" }, { "vocab", r->vocab, "mqar" },
+        { "random-filler", r->filler, "mqar" }
+    };
+
+    for (size_t i = 0; i < LEN(known); i++) {
+        bool fit = !known[i].given;
+        for (const char *p = known[i].tasks; !fit && *p; p += strspn(p, " ")) {
+            size_t n = strcspn(p, " ");
+            fit = strlen(task) == n && !strncmp(p, task, n);
+            p += n;
+        }
+        if (!fit)
+            return fail("eval %s: --%s is for %s", task, known[i].option, known[i].tasks);
+    }
+    return 0;
+}
+
 /* What the task is and what it must be given; 0, or -1 with the reason. */
 static int understand(struct eval *e, int n, const char **argv)
 {
@@ -218,10 +253,10 @@ static int understand(struct eval *e, int n, const char **argv)
         text_free(&names);
         return -1;
     }
+    if (fits(e, argv[0]))
+        return -1;
     if (!e->task.score_only && !e->dir)
         return fail("eval: expected --model");
-    if (e->task.score_only && (nll || !e->task.task->scores))
-        return fail("eval: --score-only is for longbench and babilong");
     if (!e->task.score_only && !e->data.n && (nll || !e->task.task->generates))
         return fail("eval: expected data%s", nll ? ": text, .jsonl, .pts or .bin" : "");
     if (!nll && e->data.n && e->task.task->ids)

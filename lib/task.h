@@ -51,7 +51,6 @@ struct task_run {
 struct task {
     const char *name, *brief;
     int       (*run)(struct task_run *r);
-    bool        scores;                  /* can score files without a model */
     bool        generates;               /* needs no data */
     bool        ids;                     /* its samples are ids: needs no tokenizer */
 };

@@ -309,4 +309,4 @@ static int run(struct task_run *r)
     return status ? -1 : 0;
 }
 
-const struct task task_babilong = { "babilong", "questions on facts in long texts", .run = run, .scores = true };
+const struct task task_babilong = { "babilong", "questions on facts in long texts", .run = run };

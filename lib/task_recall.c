@@ -223,8 +223,6 @@ int recall_run(struct task_run *r, struct recall *q, const char *more)
     int64_t had = 0;
     int status = 0;
 
-    if (r->chat)
-        return fail("%s: --chat is for longbench; --wording has the whole prompt", r->task->name);
     if (r->context)
         return fail("%s: prompts are never cut; leave --context out", r->task->name);
     snprintf(settings, sizeof settings, "%s.settings.json", r->task->name);

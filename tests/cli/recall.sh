@@ -123,4 +123,9 @@ status 1
 stderr "error: sh: no tables of BABILong's evaluation, qaN_....csv"
 run eval niah --score-only tables
 status 2
-stderr 'error: eval: --score-only is for longbench and babilong'
+stderr 'error: eval niah: --score-only is for longbench babilong'
+for wrong_one in '--chat {prompt}' '--by-position' '--labels text.txt' '--log x' '--pairs 3'; do
+    run eval niah --model run --lengths 1Ki $wrong_one
+    status 2
+    stderr_has "error: eval niah: ${wrong_one%% *} is for "
+done

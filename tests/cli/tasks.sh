@@ -115,4 +115,4 @@ status 1
 stderr_has "error: config: no predictions of LongBench's tasks"
 run eval piqa --score-only pred
 status 2
-stderr 'error: eval: --score-only is for longbench and babilong'
+stderr 'error: eval piqa: --score-only is for longbench babilong'
