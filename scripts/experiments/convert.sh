@@ -15,7 +15,7 @@
 # --size tiny|small|base    below; what is set by other options counts more          [small]
 # --device D, --dtype T     as in palimpsa pretrain                                  [auto, fp32]
 # --seeds "1 2 3"           of weights and order                                     [1]
-# --score "S ...", --init "I ..."   of palimpsa convert; every pair is tried         [window, near]
+# --score "S ...", --init "I ..."   of palimpsa convert; every pair is tried         [window, gain=0.3]
 #                           near=0.1 and gain=0.1 are these rules with --eps 0.1 and --gain 0.1
 # --layers L                to convert: a count or a list like 3,7                   [a quarter]
 # --train WHAT, --factor X  of the converted model: as in palimpsa finetune          [all, 10]
@@ -26,7 +26,7 @@
 # the layers), results.md, positions.svg when gnuplot is there, and a directory of runs a seed.
 set -eu
 
-device=auto dtype=fp32 seeds=1 scores=window inits=near train=all factor=10 size=small
+device=auto dtype=fp32 seeds=1 scores=window inits=gain=0.3 train=all factor=10 size=small
 palimpsa= shards= out= layers= width= depth= head= state= steps= tune= batch= context= lr= tunelr= evaltokens=
 if [ "${1-}" = --help ]; then
     sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'

@@ -65,6 +65,23 @@ run info "$golden/state_spaces_mamba2/pytorch_model.bin"
 status 0
 stdout_has 'backbone.layers.0.mixer.in_proj.weight	F32	[148,32]'
 
+# What is frozen needs no gradients: a plan says so.
+grads() { sed -n 's/^plan gradients	\([0-9]*\)	.*/\1/p' .result/stdout; }
+run info meta --plan --tokens 64
+status 0
+all=$(grads)
+run info meta --plan --tokens 64 --train converted
+status 0
+stdout_has 'plan trained	converted'
+converted=$(grads)
+run info meta --plan --tokens 64 --train plasticity
+status 0
+line='gradients of all, converted, plasticity'
+[ "$all" -gt "$converted" ] && [ "$converted" -gt "$(grads)" ] || { wrong; echo "  $all, $converted, $(grads)"; }
+run info meta --plan --train some
+status 2
+stderr_has 'all|plasticity|converted'
+
 run finetune --data x --out y
 status 2
 stderr 'error: palimpsa finetune: --from is required; see palimpsa finetune --help'
