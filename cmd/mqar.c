@@ -49,7 +49,7 @@ static int mqar(int argc, const char **argv)
         OPT("data-seed", &o.data_seed, "N", "of the examples, the same for all runs"),
         OPT("train", &o.train, "N", "examples to train on", .range = "[1,1e9]"),
         OPT("test", &o.test, "N", "held-out examples of every length", .range = "[1,1e9]"),
-        OPT("fresh", &o.fresh, NULL, "other training examples in every epoch"),
+        OPT("fresh", &o.fresh, NULL, "other training examples in every epoch, or the same (--no-fresh)"),
         OPT("epochs", &o.epochs, "N", "passes over the training examples", .range = "[1,1e6]"),
         OPT("batch-tokens", &o.batch_tokens, "N", "tokens of a step, whole examples", .range = "[1,1e9]"),
         OPT("vocab", &o.vocab, "N", "tokens: half of them keys, half values", .range = "[5,16777216]"),

@@ -210,7 +210,7 @@ static void hear(struct queue *q, int wait)
             q->finished++;
             q->done += work(q->g, c);
         }
-        if (t.state != MQAR_FAILED && t.epoch)
+        if (is_over(c) || (t.state != MQAR_FAILED && t.epoch))
             show(q, c);
     }
 }

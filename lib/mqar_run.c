@@ -268,24 +268,23 @@ static int write_result(struct run_in_hand *r)
     return status;
 }
 
-/* Steps until the end, a number that is not finite, or a signal. */
+/* Steps until the end, a number that is not finite, or a signal. No checkpoint with moments is of the last step. */
 static int loop(struct run_in_hand *r, void (*tell)(void *arg, const struct mqar_told *), void *arg)
 {
     bool end = false;
 
     r->told.state = MQAR_RUNS;
     while (!end) {
-        bool there = r->step >= r->schedule.steps;           /* resumed at the very end */
         if (train_signalled()) {
             r->told.state = MQAR_STOPPED;
             r->told.seconds = passed(r);
             return save(r, false);
         }
-        if (!there && !one_step(r)) {
+        if (!one_step(r)) {
             r->told.state = MQAR_DIVERGED;
             break;
         }
-        if (r->step % r->steps && !there)
+        if (r->step % r->steps)
             continue;
         if (end_epoch(r, &end))
             return -1;
@@ -299,8 +298,10 @@ static int loop(struct run_in_hand *r, void (*tell)(void *arg, const struct mqar
         r->told.seconds = passed(r);
         r->told.loss = NAN;
         mqar_score(r->score, &r->model, &r->test, &r->row, NULL, NULL);
-        for (int k = 0; k < r->job->mix.n; k++)
+        for (int k = 0; k < r->job->mix.n; k++) {
             r->told.accuracy[k] = r->score[k].accuracy;
+            r->told.error[k] = r->score[k].error;
+        }
     } else
         r->told.state = MQAR_FINISHED;
     return save(r, true) || write_result(r) ? -1 : 0;

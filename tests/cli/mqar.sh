@@ -132,6 +132,11 @@ stderr 'error: eval: mqar makes its samples, found data own.json'
 run mqar --out d $tiny --lengths 16:2+8:2 --models own.json --fresh --random-filler --no-tied --seed 3 --warmup 2 --table
 ends 0
 
-# A run that diverges is told so and does not fail the experiment.
-run mqar --out f $tiny --models mamba2 --lr 1 --clip 0 --epochs 20 --stop-at 2 --patience 2 --weight-decay 0
+# A run that diverges is told so and does not fail the experiment; patience ends one that learns no more.
+run mqar --out f $tiny --models mamba2 --weight-decay 1e38 --lr 1
 ends 0
+stderr_has 'diverged'
+[ "$(cut -f 5 work/f/runs.tsv | tail -1)" = diverged ] || wrong
+run mqar --out g $tiny --models mamba2 --lr 1e-9 --epochs 50 --patience 2
+ends 0
+[ "$(cut -f 6 work/g/runs.tsv | tail -1)" -lt 50 ] || wrong
