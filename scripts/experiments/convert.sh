@@ -23,7 +23,8 @@
 # --steps, --tune-steps, --batch-tokens, --context, --lr, --tune-lr, --eval-tokens     [all held-out tokens]
 #
 # Leaves in --out: results.tsv, positions.tsv (loss by position in the longest window), layers.tsv (windows of
-# the layers), results.md, positions.svg when gnuplot is there, and a directory of runs a seed.
+# the layers), results.md, positions.svg when gnuplot is there, and a directory of runs a seed. There the .tsv (and
+# .svg) of a rule are the windows of its layers, and with -plasticity how sure every head's memory was while tuning.
 set -eu
 
 device=auto dtype=fp32 seeds=1 scores=window inits=gain=0.3 train=all factor=10 size=small
@@ -144,7 +145,10 @@ for seed in $seeds; do
                     --tokens $((16 * context)) --context "$context" --seed "$seed" --device "$device" >"$dir/$name.txt"
             fi
             run "$dir/$name-tuned" "$tune" "$tunelr" finetune --from "$dir/$name" --seed $order --train "$train" \
-                --plasticity-lr-factor "$factor"
+                --plasticity-lr-factor "$factor" --plasticity-every $(((tune + 4) / 5))
+            for figure in "$name --out $name.svg" "$name-tuned --heat spread --out $name-plasticity.svg"; do
+                (cd "$dir" && "$palimpsa" plot $figure) || say "only the table of that figure"
+            done
             measure "$seed" "$name" "$dir/$name"
             measure "$seed" "$name-tuned" "$dir/$name-tuned"
         done

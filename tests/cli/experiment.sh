@@ -41,6 +41,9 @@ stdout_has '| window-gain=0.2-tuned - source-tuned | '
     { wrong; echo "  results.tsv or layers.tsv has other lines"; }
 grep -q "	source-tuned	0	[0-9.]*	256$" work/x/positions.tsv || { wrong; echo "  positions.tsv lacks a line"; }
 
+grep -q '^2	' work/x/seed-2/window-near-plasticity.tsv && grep -q swapped work/x/seed-2/window-near.tsv ||
+    { wrong; echo "  tables of figures lack lines"; }
+
 cp work/x/results.md .result/before
 experiment $little --seeds '1 2' --init 'near gain=0.2'
 status 0
