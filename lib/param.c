@@ -5,7 +5,8 @@
 #include "rng.h"
 #include <math.h>
 
-enum { PARAM_ALIGN = 64 };      /* elements: 256 bytes of F32, so that every weight suits SIMD and the GPU */
+enum { PARAM_ALIGN = 64,        /* elements: 256 bytes of F32, so that every weight suits SIMD and the GPU */
+       PIECE = 1 << 22 };       /* elements that are drawn at a time */
 
 float draw_const(uint64_t seed, uint64_t stream, int64_t i, const struct param *p)
 {
@@ -234,32 +235,65 @@ void params_master(struct params *p, struct dev *d, int rank)
     }
 }
 
-/* The drawn number goes to the master in full precision where this rank owns it; frozen ones have none. */
-static void master_put(struct params *p, struct dev *d, const struct param *a, const float *w, int rank)
+/* Elements [from, from + n) of a parameter. Nearly all weights are normal: these are drawn by SIMD. */
+static void draw_piece(const struct param *a, uint64_t seed, int64_t from, int64_t n, float *w)
+{
+    uint64_t stream = rng_stream(a->name);
+    double mean = a->a, deviation = a->b;
+
+    if (a->draw == draw_normal) {
+#pragma omp parallel for simd schedule(static)
+        for (int64_t j = 0; j < n; j++)
+            w[j] = (float)(mean + deviation * rng_normal(seed, stream, (uint64_t)(from + j)));
+    } else {
+#pragma omp parallel for schedule(static)
+        for (int64_t j = 0; j < n; j++)
+            w[j] = a->draw(seed, stream, from + j, a);
+    }
+}
+
+/* The same place of a parameter's value and of its slice of the master: n elements from w. Where this rank has
+ * a master in full precision the value is rounded from it on the device; elsewhere, and if frozen, on the host. */
+static void place_piece(struct params *p, struct dev *d, const struct param *a, int64_t from, int64_t n,
+                        const float *w, int rank)
 {
     struct bucket *k = &p->bucket[a->bucket];
-    int64_t n = tensor_count(a->value), lo = rank * k->slice, hi = lo + k->slice;
-    int64_t from = a->offset > lo ? a->offset : lo, to = a->offset + n < hi ? a->offset + n : hi;
+    int64_t first = a->offset + from, last = first + n, lo = rank * k->slice, hi = lo + k->state;
+    int64_t cut[4] = { first, last, last, last };                      /* host, device, host */
 
-    if (k->master.data && k->value.type != F32 && from < to && !(a->flags & PARAM_FROZEN))
-        op_put(d, (float *)k->master.data + (from - lo), w + (from - a->offset), (size_t)(to - from) * 4);
+    if (k->master.data && k->value.type != F32 && !(a->flags & PARAM_FROZEN) && first < hi && last > lo) {
+        cut[1] = first > lo ? first : lo;
+        cut[2] = last < hi ? last : hi;
+    }
+    for (int part = 0; part < 3; part++) {
+        int64_t count = cut[part + 1] - cut[part];
+        const float *x = w + (cut[part] - first);
+        struct tensor value = tensor_rows(k->value, cut[part], count);
+        if (count && part == 1) {
+            struct tensor full = tensor_rows(k->master, cut[part] - lo, count);
+            op_put(d, full.data, x, (size_t)count * 4);
+            op_cast(d, value, full);
+        } else if (count) {
+            param_put(d, &value, x);
+        }
+    }
 }
 
 void params_init(struct params *p, struct dev *d, uint64_t seed, int rank)
 {
+    float *w = mem_new(PIECE, sizeof *w);
+
     params_master(p, d, rank);
     for (int i = 0; i < p->n; i++) {
         const struct param *a = &p->at[i];
-        int64_t n = tensor_count(a->value);
-        uint64_t stream = rng_stream(a->name);
-        float *w = mem_new((size_t)n, sizeof *w);
-#pragma omp parallel for schedule(static)
-        for (int64_t j = 0; j < n; j++)
-            w[j] = a->draw(seed, stream, j, a);
-        param_put(d, &a->value, w);
-        master_put(p, d, a, w, rank);
-        free(w);
+        int64_t count = tensor_count(a->value);
+        for (int64_t from = 0; from < count; from += PIECE) {
+            int64_t n = count - from < PIECE ? count - from : PIECE;
+            draw_piece(a, seed, from, n, w);
+            place_piece(p, d, a, from, n, w, rank);
+        }
     }
+    free(w);
 }
 
 void params_zero_grad(struct params *p, struct dev *d)
@@ -303,6 +337,7 @@ void param_put(struct dev *d, const struct tensor *t, const float *in)
         return;
     }
     half = mem_new((size_t)n, 2);
+#pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < n; i++)
         half[i] = bf16_of(in[i]);
     op_put(d, t->data, half, (size_t)n * 2);

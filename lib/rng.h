@@ -4,13 +4,7 @@
  * (Steele, Lea, Flood 2014) applied over the three words. */
 #ifndef RNG_H
 #define RNG_H
-#include <math.h>
-#include <stdint.h>
-#ifdef __CUDACC__
-#define RNG_FN __host__ __device__ static inline
-#else
-#define RNG_FN static inline
-#endif
+#include "rng_math.h"
 
 RNG_FN uint64_t rng_mix(uint64_t x)
 {
@@ -25,10 +19,14 @@ RNG_FN uint64_t rng_bits(uint64_t seed, uint64_t stream, uint64_t index)
     return rng_mix(rng_mix(rng_mix(seed) ^ stream) ^ index);
 }
 
-/* Uniform in [0, 1), 53 bits. */
+/* Uniform in [0, 1), 53 bits. The bits become a number in two exact halves, which SIMD can do. */
 RNG_FN double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index)
 {
-    return (double)(rng_bits(seed, stream, index) >> 11) * (1.0 / 9007199254740992.0);
+    uint64_t x = rng_bits(seed, stream, index) >> 11;
+    double high = rng_double(x >> 32 | 0x4330000000000000u) - 0x1p52;
+    double low = rng_double((x & 0xffffffffu) | 0x4330000000000000u) - 0x1p52;
+
+    return high * 0x1p-21 + low * 0x1p-53;
 }
 
 /* Standard normal, by Box and Muller from two uniforms of the same index. */
@@ -36,7 +34,7 @@ RNG_FN double rng_normal(uint64_t seed, uint64_t stream, uint64_t index)
 {
     double u = rng_uniform(seed, stream, 2 * index), v = rng_uniform(seed, stream, 2 * index + 1);
 
-    return sqrt(-2.0 * log(1.0 - u)) * cos(6.283185307179586 * v);
+    return sqrt(-2.0 * rng_log(1.0 - u)) * rng_cos_turn(v);
 }
 
 /* A string as a stream number: FNV-1a. */

@@ -44,6 +44,27 @@ static void check_schedule(void)
     CHECK(scratch_heard("schedule: expected", "cosine|linear|wsd|constant", "found cosin"));
 }
 
+/* Weights are drawn by our own log and cos: in fp32 those of the library, and the same bits everywhere. */
+static void check_draws(void)
+{
+    enum { N = 100000 };
+    uint64_t sum = 0;
+    int other = 0;
+
+    for (uint64_t i = 0; i < N; i++) {
+        double u = rng_uniform(1, 2, 2 * i), v = rng_uniform(1, 2, 2 * i + 1);
+        float got = (float)rng_normal(1, 2, i), want = (float)(sqrt(-2 * log(1 - u)) * cos(6.283185307179586 * v));
+        uint32_t bits = float_bits(got);
+        CHECK(u == (double)(rng_bits(1, 2, 2 * i) >> 11) * 0x1p-53);
+        CHECK_NEAR(got, want, 1e-6 * fabs(want) + 1e-15);
+        other += got != want;
+        sum = rng_mix(sum ^ bits);
+    }
+    CHECK(other < 3);
+    CHECK(sum == 0xfb7d5e2dd71763c3u);
+    CHECK(rng_cos_turn(0.25) == 0 && rng_cos_turn(0.5) == -1 && rng_cos_turn(0.75) == 0 && rng_log(1) == 0);
+}
+
 /* A thousand steps of -1e-4 on a weight of 1: 0.9 with a master in F32, also as its copy in BF16 shows.
  * In BF16 alone each step is less than half a unit of the last place, and nothing would move. */
 static void check_masters(void)
@@ -304,6 +325,7 @@ int main(void)
 {
     scratch_open();
     check_schedule();
+    check_draws();
     check_masters();
     check_decay("palimpsa-tiny", false);
     check_decay("palimpsa-tiny", true);
