@@ -47,6 +47,7 @@ void *mem_grow(void *p, size_t n, size_t size);     /* realloc with the same pro
 bool str_format(char *out, size_t size, const char *fmt, ...) PRINTF(3, 4);
 
 double time_now(void);                              /* seconds of a monotonic clock */
+double time_alive(void);                            /* since this process began, loading of libraries included */
 
 EXTERN_C_END
 #endif

@@ -1,6 +1,7 @@
 /* train.c - a run from its options to its last checkpoint: open, loop, close. */
 #define _GNU_SOURCE
 #include "json.h"
+#include "op.h"
 #include "sha256.h"
 #include "train_parts.h"
 #include <errno.h>
@@ -260,13 +261,17 @@ static int open_run(struct train *t)
         return -1;
     t->have_dev = true;
     comm_use(&t->comm, &t->dev);
+    t->ready[0] = time_alive();
     if (open_files(t))
         return -1;
+    t->ready[1] = time_alive();
     t->opt = (struct optim){ .unit = 1, .clip = o->clip, .gain_rate = o->gain_rate,
                              .h = { .beta1 = o->beta1, .beta2 = o->beta2, .eps = o->eps, .decay = o->weight_decay } };
     t->until = o->until > 0 && o->until < o->steps ? o->until : o->steps;
     if (open_model(t))
         return -1;
+    op_sync(&t->dev);
+    t->ready[2] = time_alive();
     return distinct_rows(t);
 }
 
@@ -289,11 +294,20 @@ static bool due(int64_t every, int64_t step)
     return every > 0 && step % every == 0;
 }
 
+/* How long somebody waited for the first step. */
+static void say_started(const struct train *t)
+{
+    double all = time_alive();
+
+    say("started    first step after %.1f s: device %.1f, data %.1f, weights %.1f, step %.1f", all, t->ready[0],
+        t->ready[1] - t->ready[0], t->ready[2] - t->ready[1], all - t->ready[2]);
+}
+
 /* Steps until the end or a signal; what is finished is always saved. */
 static int loop(struct train *t)
 {
     const struct train_options *o = t->o;
-    int64_t saved = t->resume[0] ? t->step : -1;
+    int64_t saved = t->resume[0] ? t->step : -1, first = t->step + 1;
     bool stop = false;
 
     if (o->plasticity_every && !t->step && train_plasticity(t))
@@ -301,6 +315,8 @@ static int loop(struct train *t)
     while (t->step < t->until && !stop) {
         if (train_step(t, &stop))
             return -1;
+        if (t->step == first)
+            say_started(t);
         if ((due(o->plasticity_every, t->step) || (o->plasticity_every && t->step == t->until)) && train_plasticity(t))
             return -1;
         if (t->have_val && (due(o->val_every, t->step) || t->step == t->until) && train_validate(t))

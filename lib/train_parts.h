@@ -25,6 +25,7 @@ struct train {
     int64_t         micro, accum;        /* tokens of a row; rows a rank adds up per step */
     int64_t         logged;              /* the step of the last line of metrics */
     double          logged_at;
+    double          ready[3];            /* seconds after the start of the process: device, files, weights */
     char            tokenizer[4096];     /* path that checkpoints copy; "" none */
     char            resume[4096];        /* checkpoint directory this invocation began at; "" fresh */
     bool            have_dev, have_model, have_data, have_val;

@@ -73,6 +73,7 @@ status 1
 stderr_has 'one pass has '
 train epochs --steps 150 --batch-tokens 512 --until 1
 status 0
+stderr_has 'started    first step after '
 stderr_has 'steps      150 of 512 tokens: 7.68e+04 tokens, '
 grep -o '[0-9.]* epochs' .result/stderr >.result/epochs
 true_that 'the banner says more than five epochs' awk '$1 < 5 { exit 1 }' .result/epochs
