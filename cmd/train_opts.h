@@ -38,7 +38,7 @@ static inline int train_opts(struct opt *at, struct train_options *o)
         OPT("once", &o->once, NULL, "refuse to visit the data more than once"),
         OPT("raw-width", &o->raw_width, "N", "read headerless files of 2- or 4-byte ids", .range = "[0,4]"),
         OPT("eot", &o->eot, "ID", "separator in .bin and raw files; -1: their default", .range = "[-1,)"),
-        OPT("device", &o->device, "D", "auto, cpu, naive, cuda or cuda:N"),
+        OPT("device", &o->device, "D", "auto, cpu, naive, cuda, cuda:N, or a GPU for each rank: cuda:N,M"),
         OPT("dtype", &o->dtype, "T", "storage of weights and activations", .choices = "fp32|bf16"),
         OPT("threads", &o->threads, "N", "host threads of a rank; 0: its share of the cores", .range = "[0,)"),
         OPT("ranks", &o->ranks, "N", "processes that share the work on this host", .range = "[1,64]"),

@@ -1,11 +1,14 @@
 /* comm.c - a world of one, and a world of forked processes that meet in shared memory.
  *
  * The shared block is a header and world*world boxes of BOX floats: box (r, s) is what rank r hands to
- * rank s. Long tensors go through in pieces. */
+ * rank s. Long tensors go through in pieces. Ranks with a GPU each only find each other here; then they
+ * wait for each other inside NCCL, where they cannot look around, so a thread of rank 0 does. */
 #define _GNU_SOURCE
 #include "comm.h"
+#include "comm_nccl.h"
 #include "op.h"
 #include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -14,10 +17,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BOX = 1 << 16, MAX_WORLD = 64 };
+enum { BOX = 1 << 16, MAX_WORLD = 64, LOOK_MS = 50, PATIENCE_S = 3 };
 
 struct shared {
     atomic_int arrived, round, dead;     /* dead: 1 + the rank that ended without joining */
+    atomic_int leaving;                  /* rank 0 needs its thread no more */
+    pthread_t  watcher;
+    int        gpu[MAX_WORLD];
+    char       id[COMM_NCCL_ID];
     pid_t      pid[MAX_WORLD];           /* 0: reaped, with its status in end */
     int        end[MAX_WORLD];
     float      box[];
@@ -31,6 +38,11 @@ static void self_sum(struct comm *c, struct tensor x)
 static void self_move(struct comm *c, struct tensor a, struct tensor b)
 {
     (void)c, (void)a, (void)b;
+}
+
+static void self_wait(struct comm *c)
+{
+    (void)c;
 }
 
 static float *box(const struct comm *c, int from, int to)
@@ -47,6 +59,16 @@ static void say_end(int rank, int world, int end)
              strsignal(WTERMSIG(end)));
     else
         fail("rank %d of %d ended; the others are stopped", rank, world);
+}
+
+/* Rank 0 says who ended and how, and takes the rest along. */
+static void end_all(struct shared *s, int world, int gone)
+{
+    say_end(gone, world, s->end[gone]);
+    for (int r = 1; r < world; r++)
+        if (s->pid[r])
+            kill(s->pid[r], SIGKILL), waitpid(s->pid[r], NULL, 0);
+    _exit(1);
 }
 
 /* A child whose parent is gone, or a parent whose child is: somebody died. Unless the round has moved
@@ -69,13 +91,8 @@ static void look_around(const struct comm *c, int round)
         atomic_store(&s->dead, gone);
     if (!atomic_load(&s->dead))
         return;
-    if (!c->rank) {
-        gone = atomic_load(&s->dead) - 1;
-        say_end(gone, c->world, s->end[gone]);
-        for (int r = 1; r < c->world; r++)
-            if (s->pid[r])
-                kill(s->pid[r], SIGKILL), waitpid(s->pid[r], NULL, 0);
-    }
+    if (!c->rank)
+        end_all(s, c->world, atomic_load(&s->dead) - 1);
     _exit(1);
 }
 
@@ -152,7 +169,8 @@ int comm_fork(struct comm *c, int world)
     size_t bytes = sizeof(struct shared) + (size_t)world * (size_t)world * BOX * sizeof(float);
     struct shared *s;
 
-    *c = (struct comm){ .world = world, .sum = self_sum, .scatter = self_move, .gather = self_move };
+    *c = (struct comm){ .world = world, .sum = self_sum, .scatter = self_move, .gather = self_move,
+                        .wait = self_wait };
     if (world == 1)
         return 0;
     if (world < 1 || world > MAX_WORLD)
@@ -182,9 +200,99 @@ int comm_fork(struct comm *c, int world)
     return 0;
 }
 
-void comm_use(struct comm *c, struct dev *d)
+#ifdef PALIMPSA_NCCL
+/* Rank 0 may wait on its GPU for a rank that is gone. One that ended well has done its part. */
+static void *watch(void *arg)
+{
+    const struct comm *c = arg;
+    struct shared *s = c->priv;
+    const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000L };
+
+    while (!atomic_load(&s->leaving)) {
+        for (int r = 1; r < c->world; r++) {
+            if (!s->pid[r] || waitpid(s->pid[r], &s->end[r], WNOHANG) != s->pid[r])
+                continue;
+            s->pid[r] = 0;
+            if (!WIFEXITED(s->end[r]) || WEXITSTATUS(s->end[r]))
+                end_all(s, c->world, r);
+        }
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
+/* Every rank has its GPU: rank 0 hands round how to find each other. */
+static int join_gpus(struct comm *c)
+{
+    struct shared *s = c->priv;
+
+    if (!c->rank && comm_nccl_id(s->id))
+        return -1;
+    barrier(c);
+    if (!c->rank && pthread_create(&s->watcher, NULL, watch, c))
+        return fail("ranks: no thread to watch them: %s", strerror(errno));
+    return comm_nccl_open(c, s->id);
+}
+
+static void leave_gpus(struct comm *c, bool failed)
+{
+    struct shared *s = c->priv;
+    const struct timespec pause = { .tv_sec = PATIENCE_S };
+
+    comm_nccl_close(c, failed);
+    if (c->rank && failed)
+        nanosleep(&pause, NULL);         /* rank 0 may be about to say what went wrong, and end this rank */
+    atomic_store(&s->leaving, !c->rank);
+    if (!c->rank)
+        pthread_join(s->watcher, NULL);
+}
+#else
+const char *comm_nccl_name(const struct comm *c)
+{
+    (void)c;
+    return "";
+}
+
+static int join_gpus(struct comm *c)
+{
+    return c->rank ? -1 : fail("%d ranks with a GPU each: this palimpsa was built without NCCL", c->world);
+}
+
+static void leave_gpus(struct comm *c, bool failed)
+{
+    (void)c, (void)failed;
+}
+#endif
+
+/* Does every rank have a GPU of its own? */
+static bool apart(struct comm *c)
+{
+    struct shared *s = c->priv;
+    bool same = false;
+
+    s->gpu[c->rank] = c->dev->kind == DEV_CUDA ? c->dev->index : -1;
+    barrier(c);
+    for (int i = 0; i < c->world; i++)
+        for (int j = 0; j < i; j++)
+            same = same || s->gpu[i] < 0 || s->gpu[i] == s->gpu[j];
+    return !same;
+}
+
+int comm_use(struct comm *c, struct dev *d)
 {
     c->dev = d;
+    return c->world > 1 && apart(c) ? join_gpus(c) : 0;
+}
+
+const char *comm_name(const struct comm *c)
+{
+    return c->link ? comm_nccl_name(c) : "shared memory";
+}
+
+void comm_leave(struct comm *c, bool failed)
+{
+    if (c->link)
+        leave_gpus(c, failed);
 }
 
 /* A rank 0 that failed takes the others along: they may wait for it in a round that never ends. */

@@ -90,6 +90,42 @@ int dev_open(struct dev *d, const char *name, enum dtype type, int threads)
     return status;
 }
 
+/* The item of "cuda:1,3" with this number; *n becomes how many there are. NULL: not such a list. */
+static const char *gpu_in_list(const char *name, int item, int *n)
+{
+    const char *found = NULL;
+
+    *n = 0;
+    if (strncmp(name, "cuda:", 5))
+        return NULL;
+    for (const char *at = name + 5; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+        if ((*n)++ == item)
+            found = at;
+    return found;
+}
+
+int dev_of_rank(char *out, size_t size, const char *name, int rank, int world)
+{
+    int found = dev_gpus(), n;
+    bool any = !strcmp(name, "cuda") || (!strcmp(name, "auto") && found > 0), fits;
+    const char *item = gpu_in_list(name, rank, &n);
+
+    if (n && n != world)
+        return rank ? -1 : fail("device %s: %d GPU%s for %d rank%s", name, n, n > 1 ? "s" : "", world,
+                                world > 1 ? "s" : "");
+    if (any && world > 1 && found && world > found)
+        return rank ? -1 : fail("%d ranks: this machine has %d GPU%s", world, found, found > 1 ? "s" : "");
+    if (any && world > 1 && rank && !found)
+        return -1;                                     /* rank 0 says so when it opens it */
+    if (item)
+        fits = str_format(out, size, "cuda:%.*s", (int)strcspn(item, ","), item);
+    else if (any && world > 1)
+        fits = str_format(out, size, "cuda:%d", rank);
+    else
+        fits = str_format(out, size, "%s", name);
+    return fits ? 0 : rank ? -1 : fail("device %s: its name is too long", name);
+}
+
 struct dev dev_dry(const struct dev *d)
 {
     struct dev dry = *d;

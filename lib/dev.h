@@ -34,6 +34,9 @@ struct dev {
 /* name: "auto" (a GPU when there is one), "cpu", "naive", "cuda", "cuda:N". threads 0: all cores.
  * A device that this build or machine lacks is an error, never a silent other one. */
 int  dev_open(struct dev *d, const char *name, enum dtype type, int threads);
+/* The device of one of several ranks: "cuda" and an "auto" that finds GPUs are the rank's own GPU, "cuda:1,3" is
+ * one for each rank, host devices are shared. -1 with the reason from rank 0, in silence from others. */
+int  dev_of_rank(char *out, size_t size, const char *name, int rank, int world);
 /* A device like d that plans only. It owns nothing and needs no close. */
 struct dev dev_dry(const struct dev *d);
 int  dev_reserve(struct dev *d, size_t keep, size_t temp);     /* bytes; replaces what was reserved */

@@ -252,15 +252,18 @@ static int open_run(struct train *t)
     const struct train_options *o = t->o;
     enum dtype type = !strcmp(o->dtype, "bf16") ? BF16 : F32;
     int threads = o->threads;
+    char device[64];
 
     if (!threads && o->ranks > 1)                            /* the ranks share this host's cores */
         threads = (int)(sysconf(_SC_NPROCESSORS_ONLN) / o->ranks);
     if (!o->threads && o->ranks > 1 && threads < 1)
         threads = 1;
-    if (dev_open(&t->dev, o->device, type, threads))
+    if (dev_of_rank(device, sizeof device, o->device, t->comm.rank, o->ranks) ||
+        dev_open(&t->dev, device, type, threads))
         return -1;
     t->have_dev = true;
-    comm_use(&t->comm, &t->dev);
+    if (comm_use(&t->comm, &t->dev))
+        return -1;
     t->ready[0] = time_alive();
     if (open_files(t))
         return -1;
@@ -394,6 +397,7 @@ int train_run(const struct train_options *o)
     status = train_find(&t) || start_ranks(&t);
     if (!status) {
         status = run(&t) ? 1 : 0;
+        comm_leave(&t.comm, status);
         close_run(&t);
         status = comm_join(&t.comm, status);
     }

@@ -156,8 +156,8 @@ void train_banner(struct train *t)
 
     if (t->resume[0])
         say("resuming at step %lld from %s", (long long)t->step, t->resume);
-    say("device     %s, %s, %d rank%s", dev_describe(&t->dev, name, sizeof name), dtype_name(t->dev.type), o->ranks,
-        o->ranks > 1 ? "s" : "");
+    say("device     %s, %s, %d rank%s%s", dev_describe(&t->dev, name, sizeof name), dtype_name(t->dev.type), o->ranks,
+        o->ranks > 1 ? "s by " : "", o->ranks > 1 ? comm_name(&t->comm) : "");
     say("model      %s: %.2fM parameters, %d layers, width %d, vocabulary %lld", t->cfg.family,
         (double)config_parameters(&t->cfg) / 1e6, t->cfg.layers, t->cfg.width, (long long)t->cfg.vocab_real);
     say("memory     %.0f MiB: weights %.0f, gradients %.0f, optimizer %.0f, activations %.0f, scratch %.0f",

@@ -67,6 +67,18 @@ train bad --ranks 2 --data 'nothing/*.pts'
 status 1
 stderr 'error: nothing/*.pts: no such file'
 
+train bad --ranks 4 --device cuda:0,1
+status 1
+stderr 'error: device cuda:0,1: 2 GPUs for 4 ranks'
+train bad --device cuda:0,1
+status 1
+stderr 'error: device cuda:0,1: 2 GPUs for 1 rank'
+if "$palimpsa" --version | grep -q 'GPU: none'; then
+    train bad --ranks 2 --device cuda
+    status 1
+    stderr 'error: device cuda: this palimpsa was built without CUDA'
+fi
+
 # The data are visited how often, and with --once not twice.
 train bad --steps 1000 --once
 status 1
