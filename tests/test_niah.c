@@ -6,6 +6,7 @@
 #include "task_model.h"
 #include "task_niah.h"
 #include "task_recall.h"
+#include "task_text.h"
 #include "scratch.h"
 #include <unistd.h>
 
@@ -192,8 +193,79 @@ static bool check_golden(void)
     return true;
 }
 
+/* Every uuid becomes U. */
+static char *masked(char *text)
+{
+    char *out = text;
+
+    for (const char *p = text; *p;)
+        if (strspn(p, "0123456789abcdef") == 8 && strspn(p, "0123456789abcdef-") == 36)
+            *out++ = 'U', p += 36;
+        else
+            *out++ = *p++;
+    *out = 0;
+    return text;
+}
+
+static char *line_of(const char *text, size_t n)
+{
+    return memcpy(mem_new(n + 1, 1), text, n);
+}
+
+/* With the wording of RULER's own rows, what is generated is what they are but for the uuids: the same lines. */
+static bool check_ruler(struct opened *m)
+{
+    struct task task = { .name = "niah" };
+    struct task_run r = { .m = m, .task = &task };
+    struct niah_sample s = { .form = niah_form("multikey_3"), .length = 9000, .depth = 50, .seed = 1 };
+    const char *root = test_reference(), *line, *input, *end;
+    char path[4096], *first, *needle, *last;
+    struct text json = { 0 }, out = { 0 };
+    struct lines *l;
+    struct json *row = NULL;
+    struct wording w;
+    size_t n;
+
+    if (!root || !str_format(path, sizeof path, "%s/data/ruler/ruler_4096_niah_multikey_3_first40.jsonl", root) ||
+        access(path, R_OK))
+        return false;
+    l = lines_open(path);
+    CHECK(l && lines_next(l, &line, &n) > 0 && (row = lines_json(l, line, n)) && json_string(row, "input", &input) > 0);
+    end = strchr(input, '\n');
+    first = masked(line_of(input, (size_t)(end - input)));
+    needle = masked(line_of(end + 1, strcspn(end + 1, "\n")));
+    last = masked(line_of(strrchr(input, '\n') + 1, strlen(strrchr(input, '\n') + 1)));
+    text_add(&json, "{\"prompt\": \"%s", (first = text_replaced(first, "uuid", "{type_needle_v}")));
+    text_add(&json, "\\n{context}\\n%s\", ",
+             (last = text_replaced(text_replaced(last, "U", "{query}"), "uuid", "{type_needle_v}")));
+    text_add(&json, "\"needle\": \"%s\"}",
+             (needle = text_replaced(text_replaced(text_replaced(needle, "U is", "{key} is"), "U", "{value}"), "uuids",
+                                     "{type_needle_v}")));
+    CHECK(scratch_write(scratch("ruler.json"), json.at) && !wording_open(&w, scratch("ruler.json"), NULL));
+    needle = text_replaced(text_replaced(needle, "{key}", "U"), "{value}", "U");
+    needle = text_replaced(needle, "{type_needle_v}", "uuids");
+    CHECK(!niah_prompt(&r, &w, &s, 128, &out));
+    masked(out.at);
+    input = masked(line_of(input, strlen(input)));
+    CHECK(!strncmp(out.at, input, strcspn(input, "\n")) && !strcmp(strrchr(out.at, '\n'), strrchr(input, '\n')));
+    for (const char *at = strchr(out.at, '\n') + 1; at < strrchr(out.at, '\n'); at = strchr(at, '\n') + 1)
+        CHECK(!strncmp(at, needle, strlen(needle)) && at[strlen(needle)] == '\n');
+    free(first);
+    free(needle);
+    free(last);
+    free((char *)input);
+    json_free(row);
+    lines_close(l);
+    text_free(&json);
+    text_free(&out);
+    wording_close(&w);
+    return true;
+}
+
 int main(void)
 {
+    bool all;
+
     struct opened m;
 
     scratch_open();
@@ -203,9 +275,10 @@ int main(void)
     check_wording(&m);
     check_matching();
     check_babi();
+    all = check_ruler(&m);
     task_model_close(&m);
     scratch_close();
-    if (!check_golden())
-        return test_skip("niah", "BABILong's scored tables are not here; the rest was tested");
+    if (!check_golden() || !all)
+        return test_skip("niah", "RULER's rows or BABILong's scored tables are not here; the rest was tested");
     return test_done("niah");
 }
