@@ -75,7 +75,8 @@ static size_t cut(const void *arg, const char *text, size_t n)
 
 static int eval_text(struct eval *e, const char *file)
 {
-    struct documents_options o = { .file = &file, .files = 1, .field = e->field, .bytes = 1 << 16,
+    size_t bytes = e->limit && e->limit < 1 << 14 ? 1024 + 4 * (size_t)e->limit : 1 << 16;
+    struct documents_options o = { .file = &file, .files = 1, .field = e->field, .bytes = bytes,
                                    .cut = bpe_can_cut(e->m.bpe) ? cut : NULL, .cut_arg = e->m.bpe };
     struct documents *d = documents_open(&o);
     struct block b = { 0 };
