@@ -217,7 +217,8 @@ static int fits(const struct eval *e, const char *task)
         { "config", r->config, "longbench" }, { "prompts", r->prompts, "longbench" }, { "chat", r->chat, "longbench" },
         { "indel", r->indel, "longbench" }, { "buckets", r->buckets, "longbench" }, { "forms", r->forms, "niah" },
         { "depths", e->depths.n, "niah" }, { "background", r->background, "niah babilong" },
-        { "wording", r->wording, "niah babilong" }, { "answer-tokens", r->answer_tokens, "niah babilong" },
+        { "wording", r->wording, "niah babilong" }, { "subset", r->subset, "babilong" },
+        { "answer-tokens", r->answer_tokens, "niah babilong" },
         { "lengths", e->lengths.n, "niah babilong mqar" }, { "samples", r->samples, "niah babilong mqar" },
         { "seed", r->seed, "niah babilong mqar" }, { "pairs", e->pairs.n, "mqar" }, { "vocab", r->vocab, "mqar" },
         { "random-filler", r->filler, "mqar" }
@@ -331,6 +332,7 @@ static int eval(int argc, const char **argv)
         OPT("vocab", &e.task.vocab, "N", "mqar: tokens, half of them keys; 0: the model's", .range = "[0,16777216]"),
         OPT("random-filler", &e.task.filler, NULL, "mqar: random tokens, not 0, where nothing is asked"),
         OPT("background", &e.task.background, "FILE", "prose between needles or facts: text or .jsonl"),
+        OPT("subset", &e.task.subset, "FILE", "JSON with numbers of questions by task, from 0 (babilong)"),
         OPT("wording", &e.task.wording, "FILE", "JSON with the texts of prompts (niah, babilong)"),
         OPT("seed", &e.task.seed, "N", "of generated prompts"),
         OPT("chat", &e.task.chat, "TEXT", "with {prompt} in it: wrap LongBench's prompts, but for 6 tasks"),

@@ -14,7 +14,7 @@
 #include <math.h>
 
 enum { ROW = 4096, SIDE = 64, SHARED = 8 };      /* tokens of a row; requests side by side; sharing less is no gain */
-enum { MEMORY = 1 << 27, LOGITS = 1 << 25 };     /* bytes of the memory of a side; logits on the host at once */
+enum { MEMORY = 1 << 28, LOGITS = 1 << 25 };     /* bytes of the memory of a side; logits on the host at once */
 
 struct group { int64_t first, n, shared; };      /* requests, and how many inputs they have in common */
 
@@ -292,11 +292,12 @@ static int answer_all(struct answering *x)
 static int open_states(struct answering *x)
 {
     int64_t most = x->r->batch > 0 && x->r->batch < 4096 ? x->r->batch : SIDE;
+    size_t room = x->m->dev->kind == DEV_CUDA ? 4 * (size_t)MEMORY : MEMORY;
 
     if (model_state_open(x->m, &x->after, 1))
         return -1;
-    if (!x->r->batch && (size_t)most * x->after.bytes > MEMORY)
-        most = (int64_t)(MEMORY / x->after.bytes) < 4 ? 4 : (int64_t)(MEMORY / x->after.bytes);
+    if (!x->r->batch && (size_t)most * x->after.bytes > room)
+        most = (int64_t)(room / x->after.bytes) < 4 ? 4 : (int64_t)(room / x->after.bytes);
     model_state_close(x->m, &x->after);
     x->side = (int)most;
     return model_state_open(x->m, &x->before, most) || model_state_open(x->m, &x->after, most) ? -1 : 0;

@@ -17,7 +17,7 @@ struct babilong {
     struct task_run *r;
     struct babi      b;
     struct recall    q;
-    struct json     *wording;
+    struct json     *wording, *subset;   /* subset: numbers of questions by task; NULL: all */
     struct wording   prose;              /* the sentences between the facts */
     int64_t          answer;
 };
@@ -146,6 +146,17 @@ static int read_rows(struct babilong *x, const char *path)
     return found < 0 ? -1 : 0;
 }
 
+/* Whether question i of a file is among those to ask. */
+static bool is_chosen(const struct babilong *x, const char *task, int64_t i)
+{
+    double number;
+
+    for (struct json *j = json_first(json_at(x->subset, task)); j; j = json_next(j))
+        if (json_number(j, &number) && number == (double)i)
+            return true;
+    return !x->subset;
+}
+
 /* Samples of questions [from, n): of every length asked for, else of the length they have. */
 static int add_samples(struct babilong *x, int64_t from)
 {
@@ -154,9 +165,12 @@ static int add_samples(struct babilong *x, int64_t from)
 
     for (int i = 0; i < l->n; i++)
         for (int64_t k = from; k < x->b.n; k++)
-            recall_add(&x->q, x->b.at[k].task, (int64_t)l->at[i], NAN, k);
+            if (is_chosen(x, x->b.at[k].task, k - from))
+                recall_add(&x->q, x->b.at[k].task, (int64_t)l->at[i], NAN, k);
     for (int64_t k = from; !l->n && k < x->b.n; k++) {
         struct recall_sample s = { .number = k };
+        if (!is_chosen(x, x->b.at[k].task, k - from))
+            continue;
         int64_t tokens = make_prompt(x, &s, &prompt) ? -1 : recall_tokens(x->r, &prompt);
         text_free(&prompt);
         if (tokens < 0)
@@ -185,11 +199,25 @@ static int read_file(struct babilong *x, const char *path)
     if (x->r->lengths.n && !x->prose.sentences)
         return fail("babilong: --lengths needs --background, a file of prose");
     status = rows ? read_rows(x, path)
-                  : babi_read(&x->b, path, x->r->samples ? x->r->samples : x->r->limit ? x->r->limit : SAMPLES);
+                  : babi_read(&x->b, path, x->r->samples ? x->r->samples : x->r->limit ? x->r->limit
+                                                          : x->subset ? 0 : SAMPLES);
     status = status ? status : add_samples(x, from);
     if (!status)
         qsort(x->q.at + first, (size_t)(x->q.n - first), sizeof *x->q.at, by_length);
     return status;
+}
+
+/* A JSON object; *out stays NULL without a path. */
+static int read_object(struct json **out, const char *path)
+{
+    size_t n;
+    char *text = path ? file_read(path, &n) : NULL;
+
+    *out = text ? json_parse(text, n, path) : NULL;
+    free(text);
+    if (path && *out && !json_is_object(*out))
+        return fail("%s: expected a JSON object", path);
+    return path && !*out ? -1 : 0;
 }
 
 static int answer(struct babilong *x)
@@ -197,11 +225,8 @@ static int answer(struct babilong *x)
     struct task_run *r = x->r;
     struct text more = { 0 };
     char wording[65], background[65];
-    size_t n;
-    char *text = r->wording ? file_read(r->wording, &n) : NULL;
-    int status = r->wording && (!text || !(x->wording = json_parse(text, n, r->wording))) ? -1 : 0;
+    int status = read_object(&x->wording, r->wording) || read_object(&x->subset, r->subset) ? -1 : 0;
 
-    free(text);
     status = status ? status : wording_open(&x->prose, NULL, r->background);
     for (int i = 0; i < r->files && !status; i++)
         status = read_file(x, r->data[i]);
@@ -220,6 +245,7 @@ static int answer(struct babilong *x)
     }
     text_free(&more);
     json_free(x->wording);
+    json_free(x->subset);
     wording_close(&x->prose);
     return status;
 }

@@ -97,6 +97,13 @@ run eval babilong --model run --data qa1_test.txt --lengths 256,512 --background
 cmp -s .result/first .result/stdout || wrong
 run eval babilong --model run --data qa1_test.txt --answer-tokens 3 --quiet
 status 0
+echo '{"qa1": [1, 7], "qa2": []}' >work/subset.json
+run eval babilong --model run --data qa1_test.txt --subset subset.json --answer-tokens 3 --quiet
+status 0
+stdout_has "$(printf '\tacc\t0\tnan\t1\t0\t0')"
+run eval babilong --model run --data qa1_test.txt --subset text.txt
+status 1
+stderr_has 'error: text.txt'
 echo '{"input": "John is out.", "question": "Where?", "target": "hall"}' >work/qa2_0k.jsonl
 echo '{"prompt": {"template": "{context}{{}} {question} {examples}", "examples": "e"}}' >work/form.json
 run eval babilong --model run --data qa2_0k.jsonl --wording form.json --answer-tokens 3 --quiet
