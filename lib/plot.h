@@ -47,7 +47,8 @@ int  figure_write(const struct figure *f, const char *path);
 /* Least, median and largest window of every layer in a report of `palimpsa convert`, the swapped ones marked. */
 int  layers_draw(const char *report, const struct frame *f, const char *path);
 /* A figure of every head that metrics.jsonl holds since `pretrain --plasticity-every`, at the given step or, -1, the
- * last one, as a map of layers and heads; the .tsv has all figures of all steps. */
+ * last one, as a map of layers and heads; the .tsv has all figures of all steps. Or run is the table of `info
+ * --plasticity`, a file that ends in .tsv. */
 int  heat_draw(const char *run, const char *key, int64_t step, const struct frame *f, const char *path);
 /* Results of `palimpsa eval --out`: maps of length and depth, or curves. BY_ANY: the first that path[0] has of these.
  * label: [n] names, or NULL: those of the files, when there are several. */

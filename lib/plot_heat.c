@@ -1,4 +1,4 @@
-/* plot_heat.c - what metrics.jsonl says of every head's memory, as a map of layers and heads. */
+/* plot_heat.c - what metrics.jsonl, or the table of `info --plasticity`, says of every head's memory, as a map. */
 #include "config.h"
 #include "plot_parts.h"
 #include <math.h>
@@ -8,6 +8,15 @@ static const char *const keys[KEYS] = { "spread", "gain", "window", "b", "b_scal
 
 struct cell { int64_t step; int layer, head; double x[KEYS]; };
 struct heat { struct cell *at; int64_t n, cap; };
+
+static void heat_add(struct heat *h, const struct cell *c)
+{
+    if (h->n == h->cap) {
+        h->cap = h->cap ? 2 * h->cap : 256;
+        h->at = mem_grow(h->at, (size_t)h->cap, sizeof *h->at);
+    }
+    h->at[h->n++] = *c;
+}
 
 static int head_line(struct heat *h, int64_t step, int layer, const struct json *row[KEYS], const char *name)
 {
@@ -25,11 +34,7 @@ static int head_line(struct heat *h, int64_t step, int layer, const struct json 
             json_number(cell[k], &c.x[k]);
             cell[k] = json_next(cell[k]);
         }
-        if (h->n == h->cap) {
-            h->cap = h->cap ? 2 * h->cap : 256;
-            h->at = mem_grow(h->at, (size_t)h->cap, sizeof *h->at);
-        }
-        h->at[h->n++] = c;
+        heat_add(h, &c);
     }
     return 0;
 }
@@ -67,6 +72,69 @@ static int read_line(void *arg, const struct json *j, const char *name)
             row[k] = json_next(row[k]);
     }
     return 0;
+}
+
+/* A whole number below limit and then a tab; -1 where there is none. */
+static long take_place(char **at, long limit)
+{
+    char *end;
+    long x = strtol(*at, &end, 10);
+
+    if (end == *at || *end != '\t' || x < 0 || x >= limit)
+        return -1;
+    *at = end + 1;
+    return x;
+}
+
+/* A line of `palimpsa info --plasticity`; layers that are not metaplastic have spread 0 and are left blank. */
+static int table_line(struct heat *h, char *line, const char *name)
+{
+    struct cell c = { .layer = (int)take_place(&line, MAX_LAYERS) };
+
+    c.head = c.layer < 0 ? -1 : (int)take_place(&line, HEADS);
+    for (int k = 0; k < KEYS && c.head >= 0; k++) {
+        char *end;
+        c.x[k] = strtod(line, &end);
+        if (end == line || *end != (k + 1 < KEYS ? '\t' : 0))
+            c.head = -1;
+        line = end + 1;
+    }
+    if (c.head < 0)
+        return fail("%s: expected a layer, a head and %d numbers between tabs", name, KEYS);
+    if (c.x[0] > 0)
+        heat_add(h, &c);
+    return 0;
+}
+
+static int read_table(struct heat *h, const char *path)
+{
+    static const char head[] = "layer\thead\tspread\tgain\twindow\tb\tb_scale";
+    size_t n;
+    char *text = file_read(path, &n), *next;
+    int64_t number = 1;
+    int status = text ? 0 : -1;
+
+    for (char *line = text; !status && line && *line; line = next, number++) {
+        char name[4200];
+        size_t length = strcspn(line, "\n");
+        next = line + length + (line[length] == '\n');
+        line[length] = 0;
+        if (!str_format(name, sizeof name, "%s:%lld", path, (long long)number))
+            status = fail("%s: this path is too long", path);
+        else if (number > 1)
+            status = table_line(h, line, name);
+        else if (strcmp(line, head))
+            status = fail("%s: expected the table of palimpsa info --plasticity", path);
+    }
+    free(text);
+    return status;
+}
+
+static bool is_table(const char *path)
+{
+    size_t n = strlen(path);
+
+    return n > 4 && !strcmp(path + n - 4, ".tsv");
 }
 
 static void add_table(struct text *t, const struct heat *h)
@@ -121,8 +189,11 @@ int heat_draw(const char *run, const char *key, int64_t step, const struct frame
     struct drawing d;
     char file[4096];
     bool found = false;
-    int status = record_read(run, file, read_line, &h);
+    bool printed = is_table(run);
+    int status = printed ? read_table(&h, run) : record_read(run, file, read_line, &h);
 
+    if (!status && printed && !h.n)
+        status = fail("%s: no layer is metaplastic: there is nothing to draw", run);
     if (!status && step < 0 && h.n)
         step = h.at[h.n - 1].step;
     for (int64_t i = 0; i < h.n; i++)
@@ -131,7 +202,7 @@ int heat_draw(const char *run, const char *key, int64_t step, const struct frame
         status = fail("%s: expected lines with plasticity, which pretrain and finetune write with --plasticity-every",
                       file);
     else if (!status && !found)
-        status = fail("%s: holds no plasticity of step %lld", file, (long long)step);
+        status = fail("%s: holds no plasticity of step %lld", run, (long long)step);
     if (!status && !(status = drawing_open(&d, path))) {
         add_table(&table, &h);
         drawing_head(&script, &d, f);

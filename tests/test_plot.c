@@ -122,6 +122,46 @@ static void heats(void)
     CHECK(heat("{\"step\":1,\"plasticity\":3}\n", -1) == -1);
 }
 
+static int table(const char *text)
+{
+    struct frame f = { .xlabel = "head", .ylabel = "layer", .width = 300, .height = 200 };
+    char from[80], path[80], tsv[80];
+    int status;
+
+    str_format(from, sizeof from, "%s/heads.tsv", dir);
+    str_format(path, sizeof path, "%s/heat.svg", dir);
+    str_format(tsv, sizeof tsv, "%s/heat.tsv", dir);
+    REQUIRE(!file_write(from, text, strlen(text)));
+    unlink(tsv);
+    status = heat_draw(from, "b_scale", -1, &f, path);
+    unlink(from);
+    return access(tsv, F_OK) ? -1 : status ? 1 : 0;
+}
+
+#define HEAD "layer\thead\tspread\tgain\twindow\tb\tb_scale\n"
+
+static void tables(void)
+{
+    char path[80], *text;
+    size_t n;
+
+    CHECK(table(HEAD "0\t0\t0\t0\t9\t0\t0\n1\t0\t1.5\t0.1\t7\t3\t2\n1\t1\t1.25\tnan\tinf\t3\t2") >= 0);
+    str_format(path, sizeof path, "%s/heat.tsv", dir);
+    text = file_read(path, &n);
+    CHECK(text && !strcmp(text, "step\tlayer\thead\tspread\tgain\twindow\tb\tb_scale\n"
+                          "0\t1\t0\t1.5\t0.1\t7\t3\t2\n0\t1\t1\t1.25\tNaN\tNaN\t3\t2\n"));
+    free(text);
+    CHECK(table(HEAD "0\t0\t0\t0\t9\t0\t0\n") == -1);
+    CHECK(table("") == -1);
+    CHECK(table("layer\thead\n") == -1);
+    CHECK(table(HEAD "1\t0\t1.5\t0.1\t7\t3\n") == -1);
+    CHECK(table(HEAD "1\t0\t1.5\t0.1\t7\t3\t2\t1\n") == -1);
+    CHECK(table(HEAD "1000000\t0\t1.5\t0.1\t7\t3\t2\n") == -1);
+    CHECK(table(HEAD "-1\t0\t1.5\t0.1\t7\t3\t2\n") == -1);
+    CHECK(table(HEAD "1\tx\t1.5\t0.1\t7\t3\t2\n") == -1);
+    CHECK(table(HEAD "\n") == -1);
+}
+
 static int layers(const char *text)
 {
     struct frame f = { .xlabel = "layer", .ylabel = "window", .width = 300, .height = 200 };
@@ -178,6 +218,7 @@ int main(void)
     resumes_and_tears();
     smooths();
     heats();
+    tables();
     windows();
     sweep();
     return test_done("plot");

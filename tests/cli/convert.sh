@@ -119,6 +119,15 @@ line='heat.tsv'
 [ "$(sed -n '1p' work/heat.tsv)" = 'step	layer	head	spread	gain	window	b	b_scale' ] || { wrong; echo "  has another head"; }
 run plot seen --y spread -o spread.svg
 [ "$(grep -c train work/spread.tsv)" = 3 ] || { wrong; echo "  expected three points of spread"; }
+run finetune --from meta --data ids.bin --out pair --steps 2 --batch-tokens 128 --context 32 --ranks 2 --plasticity-every 1
+status 0
+line='metrics of two ranks'
+[ "$(grep -c plasticity work/pair/metrics.jsonl)" = 3 ] || { wrong; echo "  expected three lines of plasticity"; }
+run info seen --plasticity --data ids.bin --tokens 32
+status 0
+cp .result/stdout work/heads.tsv
+PATH=/nonexistent run plot heads.tsv --heat gain -o gain.svg
+stderr_has 'gnuplot is not installed'
 run finetune --from hf --data ids.bin --out other --plasticity-every 1 --steps 2 --batch-tokens 64 --context 32
 status 1
 stderr 'error: hf: no layer is metaplastic, so --plasticity-every has nothing to measure'
