@@ -22,8 +22,9 @@
 # --width, --depth, --head, --state     of the model
 # --steps, --tune-steps, --batch-tokens, --context, --lr, --tune-lr, --eval-tokens     [all held-out tokens]
 #
-# Leaves in --out: results.tsv, positions.tsv (loss by position in the longest window), layers.tsv (windows of
-# the layers), results.md, positions.svg when gnuplot is there, and a directory of runs a seed. There the .tsv (and
+# Leaves in --out: results.tsv, positions.tsv (loss by position in the longest window), its means over seeds,
+# layers.tsv (windows of the layers), results.md, positions.svg when gnuplot is there, and a directory of runs
+# a seed. There the .tsv (and
 # .svg) of a rule are the windows of its layers, and with -plasticity how sure every head's memory was while tuning.
 set -eu
 
@@ -174,6 +175,14 @@ done
         sed -n "s/^\([0-9]*\)-[0-9]*\t/$seed\t$name\t\1\t/p" "$out/seed-$seed/eval/$name.8"
     done; done
 } >"$out/positions.tsv"
+awk -F '\t' -v OFS='\t' -v names="$names" '
+    NR > 1 { if (!($3 in n)) at[++k] = $3; n[$3]++; sum[$2, $3] += $4; count[$2, $3]++ }
+    END {
+        print "model", "position", "nll"
+        m = split(names, name, " ")
+        for (i = 1; i <= m; i++) for (j = 1; j <= k; j++)
+            printf "%s\t%s\t%.6f\n", name[i], at[j], sum[name[i], at[j]] / count[name[i], at[j]]
+    }' "$out/positions.tsv" >"$out/positions-mean.tsv"
 {
     printf 'seed\trule\tlayer\taction\tscore\tlow\tmedian\thigh\n'
     for seed in $seeds; do for score in $scores; do for init in $inits; do
@@ -211,7 +220,7 @@ awk -F '\t' -v names="$names" -v context="$context" -v steps="$steps" -v tune="$
     for name in $names; do
         [ $i = 0 ] || printf ', \\\n    '
         i=$((i + 1))
-        printf "'positions.tsv' skip 1 using (strcol(2) eq '%s' ? \$3 + 128 : NaN):4 smooth unique " "$name"
+        printf "'positions-mean.tsv' skip 1 using (strcol(1) eq '%s' ? \$2 + 128 : NaN):3 " "$name"
         printf "with linespoints pt 7 ps 0.5 title '%s'" "$name"
     done
     printf '\n'
