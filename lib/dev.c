@@ -106,14 +106,15 @@ static const char *gpu_in_list(const char *name, int item, int *n)
 
 int dev_of_rank(char *out, size_t size, const char *name, int rank, int world)
 {
-    int found = dev_gpus(), n;
-    bool any = !strcmp(name, "cuda") || (!strcmp(name, "auto") && found > 0), fits;
+    bool cuda = !strcmp(name, "cuda"), automatic = !strcmp(name, "auto"), any, fits;
+    int found = world > 1 && (cuda || automatic) ? dev_gpus() : 0, n;      /* host devices leave CUDA alone */
     const char *item = gpu_in_list(name, rank, &n);
 
+    any = cuda || (automatic && found > 0);
     if (n && n != world)
         return rank ? -1 : fail("device %s: %d GPU%s for %d rank%s", name, n, n > 1 ? "s" : "", world,
                                 world > 1 ? "s" : "");
-    if (any && world > 1 && found && world > found)
+    if (found && world > found)
         return rank ? -1 : fail("%d ranks: this machine has %d GPU%s", world, found, found > 1 ? "s" : "");
     if (any && world > 1 && rank && !found)
         return -1;                                     /* rank 0 says so when it opens it */
