@@ -383,11 +383,27 @@ static int start_ranks(struct train *t)
     return 0;
 }
 
+/* A launcher that starts one process for each GPU would start as many whole runs. */
+static int started_once(void)
+{
+    static const char *const names[] = { "WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE" };
+
+    for (size_t i = 0; i < LEN(names); i++) {
+        const char *text = getenv(names[i]);
+        if (text && strtol(text, NULL, 10) > 1)
+            return fail("%s=%s: palimpsa starts the processes of one machine itself, with --ranks, and does not know "
+                        "of others: start it once", names[i], text);
+    }
+    return 0;
+}
+
 int train_run(const struct train_options *o)
 {
     struct train t = { .o = o };
     int status, lock = -1;
 
+    if (started_once())
+        return 1;
     say_quiet(o->quiet);
     if (mkdir(o->out, 0777) && errno != EEXIST)
         return fail("%s: %s", o->out, strerror(errno)), 1;

@@ -73,10 +73,21 @@ stderr 'error: device cuda:0,1: 2 GPUs for 4 ranks'
 train bad --device cuda:0,1
 status 1
 stderr 'error: device cuda:0,1: 2 GPUs for 1 rank'
+export WORLD_SIZE=16
+train bad
+unset WORLD_SIZE
+status 1
+stderr 'error: WORLD_SIZE=16: palimpsa starts the processes of one machine itself, with --ranks, and does not know of others: start it once'
 if "$palimpsa" --version | grep -q 'GPU: none'; then
     train bad --ranks 2 --device cuda
     status 1
     stderr 'error: device cuda: this palimpsa was built without CUDA'
+elif ! nvidia-smi >/dev/null 2>&1; then
+    for n in 1 2; do
+        train bad --ranks $n --device cuda
+        status 1
+        stderr 'error: device cuda: this machine has no usable GPU'
+    done
 fi
 
 # The data are visited how often, and with --once not twice.
