@@ -10,9 +10,9 @@
 struct mqar_options mqar_preset(const char *name)
 {
     struct mqar_options o = {
-        .models = "palimpsa-d,palimpsa-d-twin,mamba2", .lengths = "32:4+64:8+128:16", .rates = "0.01", .seeds = 1,
-        .first_seed = 1, .train = 4096, .fresh = true, .test = 500, .epochs = 24, .batch_tokens = 2048, .vocab = 160,
-        .layers = 2, .width = 64, .heads = 4, .key = 16, .value = 16, .rank = 16, .tied = true,
+        .models = "palimpsa-d,palimpsa-d-twin,mamba2", .lengths = "32:4+64:8+128:16", .rates = "0.005,0.01", .seeds = 1,
+        .first_seed = 1, .train = 4096, .fresh = true, .test = 500, .epochs = 16, .batch_tokens = 2048, .vocab = 160,
+        .layers = 2, .width = 64, .heads = 4, .key = 4, .value = 16, .rank = 16, .tied = true,
         .beta2 = 0.999, .weight_decay = 0.1, .clip = 1, .stop_at = 0.999, .data_seed = 1, .dtype = "fp32",
         .device = "auto", .save_every = 5,
     };
@@ -31,6 +31,7 @@ struct mqar_options mqar_preset(const char *name)
     o.vocab = 8192;
     o.width = 128;
     o.heads = 8;
+    o.key = 16;
     o.value = 32;
     o.stop_at = 2;
     return o;
@@ -57,6 +58,8 @@ static int read_models(struct mqar_grid *g)
 
     for (; item(g->o->models, g->models, name, sizeof name); g->models++) {
         struct config c;
+        if (strpbrk(name, "\"\\|\t\n"))
+            return fail("--models: '%s' has a character that tables cannot hold", name);
         for (int i = 0; i < g->models; i++)
             if (!strcmp(name, g->model[i]))
                 return fail("--models: %s stands there twice", name);

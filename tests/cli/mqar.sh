@@ -1,5 +1,5 @@
 # The recall experiment: what is refused, files, going on, growing, the same bits after an interruption.
-tiny="--lengths 16:2 --models palimpsa-d,mamba2 --vocab 20 --width 16 --heads 2 --key 4 --value 8 --rank 4
+tiny="--lr 0.01 --lengths 16:2 --models palimpsa-d,mamba2 --vocab 20 --width 16 --heads 2 --key 4 --value 8 --rank 4
     --train 64 --test 20 --epochs 3 --batch-tokens 128 --device cpu --jobs 2 --threads 1"
 
 run mqar
@@ -22,6 +22,7 @@ refused '--lengths: a length of 20 needs a vocabulary from 21 to 16777216, found
 refused "--lengths: expected LENGTH:PAIRS, found '16'" --lengths 16
 refused "--lengths: 16:2 stands there twice" --lengths 16:2,16:2
 refused "--models: expected some of palimpsa-d,palimpsa-d-twin,palimpsa-m,palimpsa-m-twin,mamba2, or a FILE.json, found 'gru'" --models gru
+refused "--models: 'a|b' has a character that tables cannot hold" --models 'a|b'
 refused '--models: mamba2 stands there twice' --models mamba2,mamba2
 refused '--lr: expected rates above 0 and up to 1, separated by commas, found '"'0'" --lr 0
 refused '--lr: expected rates above 0 and up to 1, separated by commas, found '"''" --lr 0.1,
