@@ -63,8 +63,8 @@ int train_fits(struct train *t)
 
     if (plan(t, t->micro, t->o->recompute, &t->plan))
         return -1;
-    if (t->dev.kind != DEV_CUDA)
-        room /= (size_t)t->o->ranks;                   /* ranks on this host share its memory */
+    if (!t->comm.link)
+        room /= (size_t)t->o->ranks;                   /* ranks on one device share its memory */
     if (t->comm.rank || !room || total(&t->plan) <= room)       /* rank 0 decides */
         return 0;
     row = largest_row(t, room, &recompute);

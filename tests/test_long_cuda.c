@@ -320,7 +320,9 @@ static void check_scan_long(struct dev *d, const char *name)
 /* One convolution over rows [from, from + tokens) of the whole order. */
 struct conv { struct memory mem; struct tensor y, x, dy, dx, w, bias, dw, dbias; int32_t *start; };
 
-static void conv_run(struct conv *l, struct dev *d, int64_t C, const int32_t *order, int64_t tokens, const struct conv *sums)
+/* sums: whose dw and dbias it adds to; NULL: its own, from 0. */
+static void conv_run(struct conv *l, struct dev *d, int64_t C, const int32_t *order, int64_t tokens,
+                     const struct conv *sums)
 {
     struct memory once = { .d = d };
     int64_t n = TABLE * C;
@@ -364,7 +366,8 @@ static void conv_close(struct conv *l)
 
 static void check_conv(struct dev *d)
 {
-    int64_t T = length(), C = small ? 65 : 8208, cut = (T - 1) / DOCUMENT * DOCUMENT, half = T / 2 / DOCUMENT * DOCUMENT;
+    int64_t T = length(), C = small ? 65 : 8208;
+    int64_t cut = (T - 1) / DOCUMENT * DOCUMENT, half = T / 2 / DOCUMENT * DOCUMENT;
     int32_t *order = order_new(T);
     struct conv whole, part, sums;
 

@@ -118,7 +118,8 @@ static int world(const char *device, int ranks)
     for (int b = 0; b < BUCKETS; b++)
         whole[b] = get(&d, slices[b] * ranks);
     for (int again = 0; again < 3 && !wrong; again++)
-        wrong = all_wrong(&c, &d, wrong_sums(&c, &d, whole, x) + wrong_gathers(&c, &d, whole, x) + wrong_numbers(&c, &d));
+        wrong = all_wrong(&c, &d, wrong_sums(&c, &d, whole, x) + wrong_gathers(&c, &d, whole, x) +
+                                  wrong_numbers(&c, &d));
     for (int b = 0; b < BUCKETS; b++)
         op_release(&d, whole[b].data);
     free(x);

@@ -197,7 +197,8 @@ static double square(const float *x, int64_t n)
 static void wrong(const struct wide *w, int i, const char *what, int64_t row, double error)
 {
     printf("FAIL %s %s %s: %s of %s, row %lld of %lld: off by %g\n", w->w->c.op, w->w->c.note,
-           dtype_name(w->d->type), what, w->few.plan.arg[i].name, (long long)row, (long long)(TABLE * w->rotations), error);
+           dtype_name(w->d->type), what, w->few.plan.arg[i].name, (long long)row, (long long)(TABLE * w->rotations),
+           error);
     test_failed++;
 }
 
