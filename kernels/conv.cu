@@ -6,7 +6,15 @@
 #include "launch.cuh"
 #include "sheet.cuh"
 
-enum { STRIP = 32, LANES = 32, AHEAD = 4 };      /* AHEAD: tokens that are fetched together */
+enum { STRIP = 32, LANES = 32, WARPS = 4, AHEAD = 4 };   /* tokens of a strip at most; AHEAD: fetched together */
+
+/* A shorter strip, if there would be too few of them to fill the device. */
+static int strip_of(const struct dev *d, int64_t T, int64_t across, int most)
+{
+    while (most > 8 && across * ceil_div(T, most) < 24 * cuda_of(d)->sms)
+        most /= 2;
+    return most;
+}
 
 struct filter { const float *w, *bias; int width; };     /* [C,width], [C] or NULL */
 
@@ -24,7 +32,7 @@ __device__ inline void load_filter(float (&weight)[W][N], float (&bias)[N], cons
 /* Position of each token of [from, from+n) in its sequence; 0 beyond the row, where nothing is carried over. */
 __device__ inline void load_positions(int *pos, int64_t from, int n, const struct seqs &s)
 {
-    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
+    for (int i = (int)threadIdx.x; i < n; i += LANES) {
         const int64_t t = from + i;
         pos[i] = t < s.tokens ? (int)(t - s.dstart[s.dseq[t]]) : 0;
     }
@@ -58,11 +66,11 @@ template <int W, int N> __device__ inline void shift(float (&past)[W][N])
 
 template <int W, int N, typename X>
 __global__ void __launch_bounds__(LANES, 24)
-conv_kernel(struct tensor y, struct tensor x, struct tensor state, struct filter f, struct seqs s)
+conv_kernel(struct tensor y, struct tensor x, struct tensor state, struct filter f, struct seqs s, int strip)
 {
     __shared__ int pos[STRIP];
-    const int64_t c = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N, from = (int64_t)blockIdx.y * STRIP;
-    const int n = (int)min((int64_t)STRIP, s.tokens - from);
+    const int64_t c = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N, from = (int64_t)blockIdx.y * strip;
+    const int n = (int)min((int64_t)strip, s.tokens - from);
     float weight[W][N], bias[N], past[W][N];
 
     load_positions(pos, from, n, s);
@@ -127,11 +135,12 @@ static void conv_launch(struct dev *d, struct tensor y, struct tensor next, stru
                         const struct filter *f, const struct seqs *s)
 {
     const int64_t C = x.dim[1];
-    const dim3 grid((unsigned)ceil_div(C, LANES * N), (unsigned)ceil_div(s->tokens, STRIP));
+    const int strip = strip_of(d, s->tokens, ceil_div(C, LANES * N), STRIP);
+    const dim3 grid((unsigned)ceil_div(C, LANES * N), (unsigned)ceil_div(s->tokens, strip));
 
     REQUIRE(grid.y <= 65535);
     if (s->tokens)
-        conv_kernel<W, N, X><<<grid, LANES, 0, stream_of(d)>>>(y, x, state, *f, *s);
+        conv_kernel<W, N, X><<<grid, LANES, 0, stream_of(d)>>>(y, x, state, *f, *s, strip);
     CUDA(cudaGetLastError());
     if (next.data && f->width > 1 && s->n)
         next_kernel<W, X><<<dim3((unsigned)s->n, (unsigned)ceil_div(C, 128)), 128, 0, stream_of(d)>>>(
@@ -154,6 +163,25 @@ void cuda_conv(struct dev *d, struct tensor y, struct tensor next, struct tensor
             conv_launch<4, 1, X>(d, y, next, x, state, &f, s);
         else
             conv_launch<16, 1, X>(d, y, next, x, state, &f, s));
+}
+
+/* The first warp of a block gets the sums of all. */
+template <int W, int N> __device__ inline void add_warps(float (&dw)[W][N], float (&dbias)[N])
+{
+    __shared__ float sum[WARPS - 1][(W + 1) * N][LANES];
+
+    for (int i = 0; threadIdx.y > 0 && i < N; i++) {
+        for (int back = 0; back < W; back++)
+            sum[threadIdx.y - 1][back * N + i][threadIdx.x] = dw[back][i];
+        sum[threadIdx.y - 1][W * N + i][threadIdx.x] = dbias[i];
+    }
+    __syncthreads();
+    for (int warp = 0; threadIdx.y == 0 && warp < WARPS - 1; warp++)
+        for (int i = 0; i < N; i++) {
+            for (int back = 0; back < W; back++)
+                dw[back][i] += sum[warp][back * N + i][threadIdx.x];
+            dbias[i] += sum[warp][W * N + i][threadIdx.x];
+        }
 }
 
 /* Inputs and gradients of AHEAD tokens. */
@@ -195,23 +223,25 @@ __device__ inline void conv_bwd_token(float (&past)[W][N], float (&g)[W][N], flo
  * the sequence of t, that is while its position is at least back. A block takes every gridDim.y-th strip.
  * part_w: [gridDim.y][C,width], part_bias: [gridDim.y][C]. */
 template <int W, int N, typename X>
-__global__ void __launch_bounds__(LANES, 16)
-conv_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor x, struct filter f, struct seqs s,
+__global__ void __launch_bounds__(LANES * WARPS, 4)
+conv_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor x, struct filter f, struct seqs s, int strip,
                 float *part_w, float *part_bias)
 {
-    __shared__ int pos[2 * STRIP + W];
+    __shared__ int place[WARPS][2 * STRIP + W];
+    int *pos = place[threadIdx.y];
     const int64_t C = x.dim[1], c = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N;
     const struct tensor none = {};
     float weight[W][N], bias[N], past[W][N], g[W][N] = {}, dw[W][N] = {}, dbias[N] = {};
 
     if (c < C)
         load_filter<W, N>(weight, bias, f, c);
-    for (int64_t from = (int64_t)blockIdx.y * 2 * STRIP; from < s.tokens; from += (int64_t)gridDim.y * 2 * STRIP) {
-        const int n = (int)min((int64_t)2 * STRIP, s.tokens - from), ahead = n + W - 1;
+    for (int64_t from = ((int64_t)blockIdx.y * WARPS + threadIdx.y) * strip; from < s.tokens;
+         from += (int64_t)gridDim.y * WARPS * strip) {
+        const int n = (int)min((int64_t)strip, s.tokens - from), ahead = n + W - 1;
         const int known = (int)min((int64_t)ahead, s.tokens - from);
-        __syncthreads();
+        __syncwarp();
         load_positions(pos, from, ahead, s);
-        __syncthreads();
+        __syncwarp();
         pack<X, N> px[AHEAD], pe[AHEAD], qx[AHEAD], qe[AHEAD];
         if (c < C)
             fetch<N, X>(qx, qe, x, dy, from, 0, known, c);
@@ -244,7 +274,8 @@ conv_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor x, struct filt
             }
         }
     }
-    for (int i = 0; c < C && i < N; i++) {
+    add_warps<W, N>(dw, dbias);
+    for (int i = 0; threadIdx.y == 0 && c < C && i < N; i++) {
         for (int back = 0; back < f.width && back < W; back++)
             part_w[((int64_t)blockIdx.y * C + c + i) * f.width + f.width - 1 - back] = dw[back][i];
         part_bias[(int64_t)blockIdx.y * C + c + i] = dbias[i];
@@ -255,19 +286,21 @@ template <int W, int N, typename X>
 static void conv_bwd_launch(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dbias, struct tensor dy,
                             struct tensor x, const struct filter *f, const struct seqs *s)
 {
-    const int64_t C = x.dim[1], floats = C * (f->width + 1), strips = ceil_div(s->tokens, 2 * STRIP);
-    const int64_t across = ceil_div(C, LANES * N), room = (int64_t)(cuda_of(d)->part_bytes / sizeof(float)) / floats;
+    const int64_t C = x.dim[1], floats = C * (f->width + 1), across = ceil_div(C, LANES * N);
+    const int strip = strip_of(d, s->tokens, across, 2 * STRIP);
+    const int64_t turns = ceil_div(s->tokens, strip * WARPS), room = (int64_t)(cuda_of(d)->part_bytes / sizeof(float)) / floats;
     static int resident;
     if (!resident)
-        CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, conv_bwd_kernel<W, N, X>, LANES, 0));
+        CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, conv_bwd_kernel<W, N, X>,
+                                                           LANES * WARPS, 0));
     /* One wave of blocks with the same number of strips each. */
     const int64_t most = min64(room, ceil_div(resident * cuda_of(d)->sms, across));
-    const int64_t parts = most > 0 ? ceil_div(strips, ceil_div(strips, most)) : 0;
+    const int64_t parts = most > 0 ? ceil_div(turns, ceil_div(turns, most)) : 0;
     float *part = (float *)cuda_part(d, sizeof *part * (size_t)(floats * (parts ? parts : 1)));
     float *part_bias = part + parts * C * f->width;
 
-    conv_bwd_kernel<W, N, X><<<dim3((unsigned)across, (unsigned)parts), LANES, 0, stream_of(d)>>>(
-        dx, dy, x, *f, *s, part, part_bias);
+    conv_bwd_kernel<W, N, X><<<dim3((unsigned)across, (unsigned)parts), dim3(LANES, WARPS), 0,
+                               stream_of(d)>>>(dx, dy, x, *f, *s, strip, part, part_bias);
     CUDA(cudaGetLastError());
     cuda_add_parts(d, (float *)dw.data, part, C * f->width, parts);
     if (f->bias)

@@ -226,9 +226,36 @@ static __global__ void add_parts_kernel(float *dst, const float *part, int64_t n
         dst[(int64_t)blockIdx.x * 32 + threadIdx.y] += x;
 }
 
+/* A few columns: one block reads whole parts side by side, then a warp a column adds up what was found. */
+static __global__ void __launch_bounds__(1024) add_narrow_kernel(float *dst, const float *part, int n, int64_t parts)
+{
+    __shared__ float sum[1024];
+    const int rows = 1024 / n, row = threadIdx.x / n;
+    float x = 0.f;
+
+    if (row < rows) {
+#pragma unroll 8
+        for (int64_t p = row; p < parts; p += rows)
+            x += part[p * n + threadIdx.x % n];
+    }
+    sum[threadIdx.x] = x;
+    __syncthreads();
+    for (int c = threadIdx.x / 32; c < n; c += 32) {
+        x = 0.f;
+        for (int i = threadIdx.x % 32; i < rows; i += 32)
+            x += sum[i * n + c];
+        x = warp_sum(x);
+        if (threadIdx.x % 32 == 0)
+            dst[c] += x;
+    }
+}
+
 void cuda_add_parts(const struct dev *d, float *dst, const float *part, int64_t n, int64_t parts)
 {
-    add_parts_kernel<<<(unsigned)ceil_div(n, 32), dim3(32, 32), 0, stream_of(d)>>>(dst, part, n, parts);
+    if (n <= 64)
+        add_narrow_kernel<<<1, 1024, 0, stream_of(d)>>>(dst, part, (int)n, parts);
+    else
+        add_parts_kernel<<<(unsigned)ceil_div(n, 32), dim3(32, 32), 0, stream_of(d)>>>(dst, part, n, parts);
     CUDA(cudaGetLastError());
 }
 

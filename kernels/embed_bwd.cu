@@ -54,11 +54,17 @@ static __global__ void before_kernel(struct groups g, int64_t chunks)
 
     if (v >= g.V)
         return;
-#pragma unroll 8
-    for (int64_t c = 0; c < chunks; c++) {
-        const int32_t n = g.count[c * g.V + v];
-        g.count[c * g.V + v] = sum;
-        sum += n;
+    for (int64_t c0 = 0; c0 < chunks; c0 += 16) {
+        int32_t n[16];
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            n[i] = c0 + i < chunks ? g.count[(c0 + i) * g.V + v] : 0;
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            if (c0 + i < chunks)
+                g.count[(c0 + i) * g.V + v] = sum;
+            sum += n[i];
+        }
     }
     g.first[v] = sum;
 }
@@ -200,8 +206,8 @@ static void sum_groups(struct dev *d, const struct groups *g, struct tensor dw, 
 
     few_kernel<N, X><<<(unsigned)ceil_div(g->V, 8), dim3(32, 8), 0, stream_of(d)>>>(*g, dw, dy);
     CUDA(cudaGetLastError());
-    piece_kernel<N, X><<<dim3((unsigned)ceil_div(2 * g->T / PIECE + 1, 4), (unsigned)ceil_div(D, 32 * N)), dim3(32, 4), 0,
-                         stream_of(d)>>>(*g, dy, D);
+    const dim3 pieces((unsigned)ceil_div(2 * g->T / PIECE + 1, 4), (unsigned)ceil_div(D, 32 * N));
+    piece_kernel<N, X><<<pieces, dim3(32, 4), 0, stream_of(d)>>>(*g, dy, D);
     CUDA(cudaGetLastError());
     if (most)
         total_kernel<<<dim3((unsigned)most, (unsigned)ceil_div(D, 32)), dim3(32, 16), 0, stream_of(d)>>>(*g, dw);

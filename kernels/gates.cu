@@ -234,16 +234,17 @@ void cuda_decay(struct dev *d, struct tensor dt, struct tensor decay, struct ten
     CUDA(cudaGetLastError());
 }
 
-/* A block owns 32 heads and some of the tokens; thread (x,y) head x and every eighth of those tokens.
+/* A block owns up to 32 heads and some of the tokens; thread (x,y) head x and every blockDim.y-th of those tokens.
  * part: [2][parts][H], the sums for bias and then for A_log. */
 __global__ void decay_bwd_kernel(struct tensor dx, struct tensor ddt, struct tensor ddecay, struct tensor x,
                                  const float *bias, const float *A_log, struct dt_range r, float *part)
 {
-    __shared__ float sum[2][8][32];
-    const int64_t H = x.dim[1], h = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    __shared__ float sum[2][256];
+    const int64_t H = x.dim[1], h = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     float to_bias = 0.f, to_A = 0.f;
 
-    for (int64_t t = (int64_t)blockIdx.y * 8 + threadIdx.y; h < H && t < x.dim[0]; t += (int64_t)gridDim.y * 8) {
+    for (int64_t t = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; h < H && t < x.dim[0];
+         t += (int64_t)gridDim.y * blockDim.y) {
         const float u = get(x, t * x.row + h) + bias[h], soft = softplus(u), A = expf(A_log[h]);
         const float gd = ((const float *)ddecay.data)[t * ddecay.row + h];
         const float gt = (ddt.data ? ((const float *)ddt.data)[t * ddt.row + h] : 0.f) - A * gd;
@@ -252,13 +253,13 @@ __global__ void decay_bwd_kernel(struct tensor dx, struct tensor ddt, struct ten
         to_bias += gx;
         to_A    -= A * fminf(fmaxf(soft, r.lo), r.hi) * gd;
     }
-    sum[0][threadIdx.y][threadIdx.x] = to_bias;
-    sum[1][threadIdx.y][threadIdx.x] = to_A;
+    sum[0][threadIdx.y * blockDim.x + threadIdx.x] = to_bias;
+    sum[1][threadIdx.y * blockDim.x + threadIdx.x] = to_A;
     __syncthreads();
     if (threadIdx.y < 2 && h < H) {
         float total = 0.f;
-        for (int i = 0; i < 8; i++)
-            total += sum[threadIdx.y][i][threadIdx.x];
+        for (int i = 0; i < (int)blockDim.y; i++)
+            total += sum[threadIdx.y][i * blockDim.x + threadIdx.x];
         part[((int64_t)threadIdx.y * gridDim.y + blockIdx.y) * H + h] = total;
     }
 }
@@ -266,10 +267,16 @@ __global__ void decay_bwd_kernel(struct tensor dx, struct tensor ddt, struct ten
 void cuda_decay_bwd(struct dev *d, struct tensor dx, struct tensor dbias, struct tensor dA_log, struct tensor ddt,
                     struct tensor ddecay, struct tensor x, struct tensor bias, struct tensor A_log, struct dt_range r)
 {
-    const int64_t H = x.dim[1], parts = min64(ceil_div(x.dim[0], 8), 2 * cuda_of(d)->sms);
+    const int64_t H = x.dim[1];
+    unsigned heads = 1;
+
+    while (heads < 32 && heads < H)
+        heads *= 2;
+    const int64_t parts = min64(ceil_div(x.dim[0], 256 / heads), 4 * cuda_of(d)->sms);
     float *part = (float *)cuda_part(d, sizeof(float) * (size_t)(2 * parts * H));
 
-    decay_bwd_kernel<<<dim3((unsigned)ceil_div(H, 32), (unsigned)parts), dim3(32, 8), 0, stream_of(d)>>>(
+    decay_bwd_kernel<<<dim3((unsigned)ceil_div(H, heads), (unsigned)parts), dim3(heads, 256 / heads), 0,
+                       stream_of(d)>>>(
         dx, ddt, ddecay, x, (const float *)bias.data, (const float *)A_log.data, r, part);
     CUDA(cudaGetLastError());
     cuda_add_parts(d, (float *)dbias.data, part, H, parts);

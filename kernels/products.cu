@@ -45,47 +45,71 @@ template <int M> __device__ inline float row_sum(float x)
     return x;
 }
 
-/* u [M][K]: the rows as the matrices meet them. */
-template <int M, typename X> __device__ inline void stage(X *u, const struct few &p)
+/* Element k of row m, in as many independent loads as there is work: the first of a norm is still without its scale. */
+template <typename X> __device__ inline float element(const struct few &p, int m, int k)
 {
-    constexpr int lanes = 32 * few_warps<M>() / M;
-    const int m = threadIdx.x / lanes;
-    float scale = 1.f;
+    const float x = get(p.x, m * p.x.row + k);
 
-    if (p.before == BEFORE_NORM) {
-        float sum = 0.f;
-        for (int k = threadIdx.x % lanes; k < p.K && m < p.rows; k += lanes) {
-            const float x = get(p.x, m * p.x.row + k);
-            sum += x * x;
+    if (p.before == BEFORE_NORM)
+        return x * p.norm[k];
+    return p.before == BEFORE_SWIGLU ? x * sigmoid(x) * get(p.up, m * p.up.row + k) : x;
+}
+
+template <typename X> __device__ inline float rounded(float x)
+{
+    X y;
+
+    store(&y, x);
+    return load(&y);
+}
+
+/* u [M][K]: the rows as the matrices meet them, rounded to their type. */
+template <int M, typename X> __device__ inline void stage(float *u, const struct few &p)
+{
+    constexpr int lanes = 32 * few_warps<M>() / M, AT_ONCE = 8;
+    const int m = threadIdx.x / lanes, lane = threadIdx.x % lanes, K = m < p.rows ? p.K : 0;
+    const bool norm = p.before == BEFORE_NORM;
+    float sum = 0.f;
+
+    for (int k0 = 0; k0 < K; k0 += lanes * AT_ONCE) {
+        float x[AT_ONCE], y[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int k = k0 + i * lanes + lane;
+            x[i] = k < K ? element<X>(p, m, k) : 0.f;
+            y[i] = norm && k < K ? get(p.x, m * p.x.row + k) : 0.f;
         }
-        scale = rsqrtf(row_sum<M>(sum) / (float)p.K + p.eps);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int k = k0 + i * lanes + lane;
+            sum += y[i] * y[i];
+            if (k < K)
+                u[m * p.K + k] = norm ? x[i] : rounded<X>(x[i]);
+        }
     }
-    for (int k = threadIdx.x % lanes; k < p.K && m < p.rows; k += lanes) {
-        float x = get(p.x, m * p.x.row + k);
-        if (p.before == BEFORE_NORM)
-            x *= scale * p.norm[k];
-        else if (p.before == BEFORE_SWIGLU)
-            x = x * sigmoid(x) * get(p.up, m * p.up.row + k);
-        store(u + m * p.K + k, x);
-    }
+    if (!norm)
+        return;
+    const float scale = rsqrtf(row_sum<M>(sum) / (float)p.K + p.eps);
+    for (int k = lane; k < K; k += lanes)        /* each thread its own elements */
+        u[m * p.K + k] = rounded<X>(u[m * p.K + k] * scale);
 }
 
 template <int M, int N, typename X>
-__device__ inline void multiply(float (&sum)[M], const pack<X, N> &w, const X *u, int K)
+__device__ inline void multiply(float (&sum)[M], const pack<X, N> &w, const float *u, int K)
 {
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        const pack<X, N> x = *(const pack<X, N> *)(u + m * K);
+        float x[N];
+        load_n<N>(x, u + m * K);
         for (int j = 0; j < N; j++)
-            sum[m] += load(&x.at[j]) * load(&w.at[j]);
+            sum[m] += x[j] * load(&w.at[j]);
     }
 }
 
 template <int M, int N, typename X>
 __global__ void __launch_bounds__(32 * few_warps<M>()) products_kernel(const __grid_constant__ struct few p)
 {
-    extern __shared__ __align__(16) char room[];
-    X *u = (X *)room;
+    extern __shared__ __align__(16) float u[];
     const int lane = threadIdx.x % 32;
     bool first = true;
 
@@ -135,7 +159,7 @@ template <int M, typename X> static void few_launch(struct dev *d, const struct 
 {
     constexpr int N = 16 / sizeof(X), warps = few_warps<M>();
     const unsigned grid = (unsigned)min64(ceil_div(p->from[p->n], warps), 64 / warps * cuda_of(d)->sms);
-    const size_t shared = (size_t)M * p->K * sizeof(X);
+    const size_t shared = (size_t)M * p->K * sizeof(float);
 
     if (packed)
         chain(d, products_kernel<M, N, X>, dim3(grid), 32 * warps, shared, *p);

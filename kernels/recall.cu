@@ -7,7 +7,7 @@
 #include "sheet.cuh"
 #include "op_step.h"
 
-enum { THREADS = 256, LANES = 16, MOST = 256 };
+enum { THREADS = 512, LANES = 16, MOST = 256, HELD = 64 };       /* HELD: K and V whose memory waits in registers */
 
 struct call { struct recall r; const int32_t *seq; };
 
@@ -19,27 +19,48 @@ template <typename X> __device__ inline float rounded(float x)
     return load(&y);
 }
 
-/* Asks for n floats that will be read soon. */
-__device__ inline void fetch(const float *p, int64_t n)
-{
-    for (int64_t i = (int64_t)threadIdx.x * 32; i < n; i += THREADS * 32)
-        asm volatile("prefetch.global.L2 [%0];" :: "l"(p + i));
-}
+/* One channel of a stream: its filter and the inputs before this one, fetched beforehand. */
+struct channel { const float *w; float *tail; int64_t step; float newest, weight[3], past[3]; };
 
-/* silu of the convolution of channel c of stream i, whose tail moves on by one token. */
-template <typename X>
-__device__ inline float channel(const struct recall &r, int i, int64_t n, int64_t c, float x)
+__device__ inline struct channel channel_of(const struct recall &r, int i, int64_t n, int64_t c)
 {
     const int64_t C = r.tail[i].dim[2], W = r.W;
-    const float *w = (const float *)r.conv[i].data + c * W;
-    float *tail = (float *)r.tail[i].data + n * (W - 1) * C + c, a = w[W - 1] * x;
+    struct channel x = {};
 
-    for (int64_t j = W - 2; j >= 0; j--)
-        a += w[j] * (r.fresh ? 0.f : tail[j * C]);
-    for (int64_t j = 0; j + 2 < W; j++)
-        tail[j * C] = r.fresh ? 0.f : tail[(j + 1) * C];
-    if (W > 1)
-        tail[(W - 2) * C] = x;
+    x.w    = (const float *)r.conv[i].data + c * W;
+    x.tail = (float *)r.tail[i].data + n * (W - 1) * C + c;
+    x.step = C;
+
+    x.newest = x.w[W - 1];
+#pragma unroll
+    for (int j = 0; j < 3; j++) {
+        x.weight[j] = j < W - 1 ? x.w[j] : 0.f;
+        x.past[j]   = j < W - 1 && !r.fresh ? x.tail[j * C] : 0.f;
+    }
+    return x;
+}
+
+/* silu of the convolution at input x; the tail moves on by one token. */
+template <typename X> __device__ inline float convolve(const struct recall &r, const struct channel &c, float x)
+{
+    const int W = (int)r.W;
+    float a = c.newest * x;
+
+    if (W <= 4) {
+#pragma unroll
+        for (int j = 2; j >= 0; j--)
+            a += c.weight[j] * c.past[j];
+#pragma unroll
+        for (int j = 0; j < 3; j++)
+            if (j < W - 1)
+                c.tail[j * c.step] = j < 2 && j + 1 < W - 1 ? c.past[j < 2 ? j + 1 : 2] : x;
+    } else {
+        for (int j = W - 2; j >= 0; j--)
+            a += c.w[j] * (r.fresh ? 0.f : c.tail[j * c.step]);
+        for (int j = 0; j + 2 < W; j++)
+            c.tail[j * c.step] = r.fresh ? 0.f : c.tail[(j + 1) * c.step];
+        c.tail[(W - 2) * c.step] = x;
+    }
     return rounded<X>(a * sigmoid(a));
 }
 
@@ -53,53 +74,60 @@ __device__ inline float inverse_norm(const float *u, int n)
     return 1.f / fmaxf(sqrtf(warp_sum(sum)), 1e-12f);
 }
 
-/* b of rows v0, v0 + step, ... of head h, a warp each. */
+/* b of the rows of head h, eight lanes a row; f: what the sigmoid is multiplied with. */
 template <typename X>
-__device__ inline void gains(float *b, const struct recall &r, int64_t t, int64_t h, float s, int v0, int step)
+__device__ inline void gains(float *b, const struct recall &r, int64_t t, int64_t h, float f)
 {
     const int64_t R = r.B.dim[1];
-    const float f = softplus(((const float *)r.b_scale.data)[h]) * s;
     const X *rank = (const X *)r.rank.data + t * r.rank.row;
 
-    for (int v = v0; v < r.V; v += step) {
+    for (int v0 = 0; v0 < r.V; v0 += THREADS / 8) {
+        const int v = v0 + threadIdx.x / 8;
         const X *B = (const X *)r.B.data + (h * r.V + v) * r.B.row;
         float sum = 0.f;
-        for (int64_t j = threadIdx.x % 32; j < R; j += 32)
+#pragma unroll 8
+        for (int64_t j = threadIdx.x % 8; j < R && v < r.V; j += 8)
             sum += load(rank + j) * load(B + j);
-        sum = rounded<X>(warp_sum(sum));
-        if (threadIdx.x % 32 == 0)
-            b[v] = rounded<X>(sigmoid(sum) * f);
+        for (int step = 4; step > 0; step /= 2)
+            sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        if (threadIdx.x % 8 == 0 && v < r.V)
+            b[v] = rounded<X>(sigmoid(rounded<X>(sum)) * f);
     }
 }
 
-/* A row of the memory, of n columns, forgets, takes v k, and is read: o before its scale, the same in all LANES of the row. */
+/* N columns of a row of the memory, mean and precision. */
+template <int N> struct cell { float m[N], i[N]; };
+
 template <int N, bool META>
-__device__ inline float remember(const struct recall &r, int64_t row, int n, const float *q, const float *k, float a,
-                                 float v, float b, float Ip)
+__device__ inline struct cell<N> cell_of(const struct recall &r, int64_t at)
 {
-    float *M = (float *)r.state[0].data + row * r.K, *J = META ? (float *)r.state[1].data + row * r.K : NULL;
+    struct cell<N> x = {};
+
+    if (!r.fresh)
+        load_n<N>(x.m, (const float *)r.state[0].data + at);
+    if (META && !r.fresh)
+        load_n<N>(x.i, (const float *)r.state[1].data + at);
+    return x;
+}
+
+/* The cell forgets, takes v k, is read with q and stored. */
+template <int N, bool META>
+__device__ inline float remember(const struct recall &r, struct cell<N> x, int64_t at, const float *q, const float *k,
+                                 float a, float v, float b, float Ip)
+{
     float read = 0.f;
 
-    for (int j = (int)threadIdx.x % LANES * N; j < n; j += LANES * N) {
-        float m[N] = {}, i[N] = {};
-        if (!r.fresh)
-            load_n<N>(m, M + j);
-        if (META && !r.fresh)
-            load_n<N>(i, J + j);
-        for (int e = 0; e < N; e++) {
-            m[e] = a * m[e] + v * k[j + e];
-            if (META) {
-                i[e] = a * i[e] + b * k[j + e] * k[j + e];
-                read += m[e] * (1.f / (i[e] + Ip)) * q[j + e];
-            } else
-                read += m[e] * q[j + e];
-        }
-        store_n<N>(M + j, m);
-        if (META)
-            store_n<N>(J + j, i);
+    for (int e = 0; e < N; e++) {
+        x.m[e] = a * x.m[e] + v * k[e];
+        if (META) {
+            x.i[e] = a * x.i[e] + b * k[e] * k[e];
+            read += x.m[e] * (1.f / (x.i[e] + Ip)) * q[e];
+        } else
+            read += x.m[e] * q[e];
     }
-    for (int step = LANES / 2; step > 0; step /= 2)
-        read += __shfl_xor_sync(0xffffffffu, read, step);
+    store_n<N>((float *)r.state[0].data + at, x.m);
+    if (META)
+        store_n<N>((float *)r.state[1].data + at, x.i);
     return read;
 }
 
@@ -119,71 +147,110 @@ __device__ inline void leave(const struct recall &r, int64_t t, int64_t h, const
     }
 }
 
-template <int N, bool META, typename X>
+/* The channels beyond those that have a thread: fetched only now. */
+template <typename X>
+__device__ inline void more_channels(float (*u)[MOST], const struct recall &r, const X *raw, int64_t n, int64_t h)
+{
+    const int K = (int)r.K, V = (int)r.V;
+
+    for (int j = threadIdx.x + THREADS; j < 2 * K + V; j += THREADS) {
+        const int i = j < K ? 0 : j < 2 * K ? 1 : 2;
+        const int64_t at = h * (i == 2 ? V : K) + j - i * K;
+        u[i][j - i * K] = convolve<X>(r, channel_of(r, i, n, at), load(raw + i * r.dt.dim[1] * K + at));
+    }
+}
+
+/* SMALL: K and V are at most HELD. What is carried, and the weights, are fetched before the projections are there. */
+template <int N, bool META, bool SMALL, typename X>
 __global__ void __launch_bounds__(THREADS) recall_kernel(const __grid_constant__ struct call call)
 {
+    constexpr int rows = THREADS / LANES;        /* of the memory at a time */
     __shared__ float u[3][MOST], b[MOST], o[MOST], inverse[2];
     const struct recall &r = call.r;
-    const int64_t h = blockIdx.x, t = blockIdx.y, H = r.dt.dim[1], K = r.K, V = r.V, memory = V * K;
-    const int warp = threadIdx.x / 32;
-    const X *raw = (const X *)r.qkv.data + t * r.qkv.row;
+    const int64_t h = blockIdx.x, t = blockIdx.y, H = r.dt.dim[1], n = call.seq[t];
+    const int K = (int)r.K, V = (int)r.V, tid = threadIdx.x, k0 = tid % LANES * N;
+    const int64_t memory = (n * H + h) * V * K;
+    struct cell<N> held[SMALL ? HELD / rows : 1] = {};
+    struct channel c = {};
 
-    const int64_t n = call.seq[t];
-    for (int i = 0; i < 1 + META && !r.fresh; i++)
-        fetch((const float *)r.state[i].data + (n * H + h) * memory, memory);
+    const int stream = tid < K ? 0 : tid < 2 * K ? 1 : 2, of_head = tid - stream * K;
+    const int64_t of_stream = h * (stream == 2 ? V : K) + of_head;
+    if (tid < 2 * K + V)
+        c = channel_of(r, stream, n, of_stream);
+    if (SMALL)
+#pragma unroll
+        for (int i = 0; i < HELD / rows; i++)
+            if (i * rows + tid / LANES < V && k0 < K)
+                held[i] = cell_of<N, META>(r, memory + (int64_t)(i * rows + tid / LANES) * K + k0);
+    const float bias = ((const float *)r.dt_bias.data)[h], A = expf(((const float *)r.A_log.data)[h]);
+    const float D = ((const float *)r.D.data)[h], Ip = META ? expf(((const float *)r.prior.data)[h]) : 0.f;
+    const float gain = META ? softplus(((const float *)r.b_scale.data)[h]) : 0.f;
     await();
     let_next();
-    for (int c = threadIdx.x; c < 2 * K + V; c += THREADS) {
-        const int i = c < K ? 0 : c < 2 * K ? 1 : 2, at = c - i * (int)K;
-        const int64_t of_stream = h * (i == 2 ? V : K) + at;
-        u[i][at] = channel<X>(r, i, n, of_stream, load(raw + i * H * K + of_stream));
+    const X *raw = (const X *)r.qkv.data + t * r.qkv.row;
+    const float x_dt = ((const float *)r.dt.data)[t * r.dt.row + h], x_s = ((const float *)r.s.data)[t * r.s.row + h];
+    if (tid < 2 * K + V)
+        u[stream][of_head] = convolve<X>(r, c, load(raw + stream * H * K + of_stream));
+    more_channels(u, r, raw, n, h);
+    const float s = sigmoid(x_s), a = expf(-A * fminf(fmaxf(softplus(x_dt + bias), r.range.lo), r.range.hi));
+    if (META)
+        gains<X>(b, r, t, h, gain * s);
+    __syncthreads();
+    if (tid < 64) {
+        const float f = inverse_norm(u[tid / 32], K);
+        if (tid % 32 == 0)
+            inverse[tid / 32] = f;
     }
-    const float dt = ((const float *)r.dt.data)[t * r.dt.row + h] + ((const float *)r.dt_bias.data)[h];
-    const float step = fminf(fmaxf(softplus(dt), r.range.lo), r.range.hi);
-    const float a = expf(-expf(((const float *)r.A_log.data)[h]) * step);
-    const float s = sigmoid(((const float *)r.s.data)[t * r.s.row + h]);
-    const float D = ((const float *)r.D.data)[h], Ip = META ? expf(((const float *)r.prior.data)[h]) : 0.f;
     __syncthreads();
-    if (warp < 2) {
-        const float f = inverse_norm(u[warp], (int)K);
-        if (threadIdx.x % 32 == 0)
-            inverse[warp] = f;
-    } else if (META)
-        gains<X>(b, r, t, h, s, warp - 2, THREADS / 32 - 2);
-    __syncthreads();
-    for (int j = threadIdx.x; j < 2 * K; j += THREADS)
+    for (int j = tid; j < 2 * K; j += THREADS)
         u[j / K][j % K] = rounded<X>(u[j / K][j % K] * inverse[j / K]);
     __syncthreads();
-    for (int v0 = 0; v0 < V; v0 += THREADS / LANES) {
-        const int v = v0 + threadIdx.x / LANES;
+#pragma unroll
+    for (int i = 0; i < (SMALL ? HELD / rows : MOST / rows); i++) {
+        const int v = i * rows + tid / LANES;
         const bool live = v < V;                 /* the others only take part in sums */
-        const float x = live ? u[2][v] : 0.f;
-        float read = remember<N, META>(r, (n * H + h) * V + v, live ? (int)K : 0, u[0], u[1], a, rounded<X>(x * s),
-                                       META && live ? b[v] : 0.f, Ip);
-        if (live && threadIdx.x % LANES == 0)
+        const float x = live ? u[2][v] : 0.f, beta = META && live ? b[v] : 0.f;
+        float read = 0.f;
+        const int64_t row = memory + (int64_t)v * K;
+        if (SMALL && live && k0 < K)
+            read = remember<N, META>(r, held[SMALL ? i : 0], row + k0, u[0] + k0, u[1] + k0, a, rounded<X>(x * s), beta,
+                                     Ip);
+        for (int k = k0; !SMALL && live && k < K; k += LANES * N)
+            read += remember<N, META>(r, cell_of<N, META>(r, row + k), row + k, u[0] + k, u[1] + k, a, rounded<X>(x * s),
+                                      beta, Ip);
+        for (int step = LANES / 2; step > 0; step /= 2)
+            read += __shfl_xor_sync(0xffffffffu, read, step);
+        if (live && tid % LANES == 0)
             o[v] = rounded<X>(rounded<X>(r.scale * read) + x * D);
     }
     __syncthreads();
-    if (warp == 0)
+    if (tid < 32)
         leave<X>(r, t, h, o);
+}
+
+template <bool META, typename X> static void recall_launch(struct dev *d, const struct call *call)
+{
+    const struct recall *r = &call->r;
+    const dim3 grid((unsigned)r->dt.dim[1], (unsigned)r->dt.dim[0]);
+
+    if (r->K % 4 == 0 && r->K <= HELD && r->V <= HELD)
+        chain(d, recall_kernel<4, META, true, X>, grid, THREADS, 0, *call);
+    else if (r->K % 4 == 0)
+        chain(d, recall_kernel<4, META, false, X>, grid, THREADS, 0, *call);
+    else
+        chain(d, recall_kernel<1, META, false, X>, grid, THREADS, 0, *call);
+    CUDA(cudaGetLastError());
 }
 
 void cuda_recall(struct dev *d, const struct recall *r, const struct seqs *s)
 {
     const struct call call = { *r, s->dseq };
-    const dim3 grid((unsigned)r->dt.dim[1], (unsigned)s->tokens);
-    const bool wide = r->K % 4 == 0;
 
     if (!s->tokens)
         return;
     FOR_TYPE(r->qkv.type, X,
-        if (r->B.data && wide)
-            chain(d, recall_kernel<4, true, X>, grid, THREADS, 0, call);
-        else if (r->B.data)
-            chain(d, recall_kernel<1, true, X>, grid, THREADS, 0, call);
-        else if (wide)
-            chain(d, recall_kernel<4, false, X>, grid, THREADS, 0, call);
+        if (r->B.data)
+            recall_launch<true, X>(d, &call);
         else
-            chain(d, recall_kernel<1, false, X>, grid, THREADS, 0, call));
-    CUDA(cudaGetLastError());
+            recall_launch<false, X>(d, &call));
 }

@@ -6,7 +6,9 @@
 /* Picks the smallest L lanes x NV packs x N elements that hold a row of X, and runs the statements with them. */
 #define FOR_ROW(X, C, wide, L, NV, N, ...) do { \
     constexpr int N16 = 16 / sizeof(X); \
-    if ((wide) && (C) <= 64)         { constexpr int N = N16, L = 64 / N,  NV = 1;      __VA_ARGS__; } \
+    if ((wide) && (C) <= 16)         { constexpr int N = N16, L = 16 / N,  NV = 1;      __VA_ARGS__; } \
+    else if ((wide) && (C) <= 32)    { constexpr int N = N16, L = 32 / N,  NV = 1;      __VA_ARGS__; } \
+    else if ((wide) && (C) <= 64)    { constexpr int N = N16, L = 64 / N,  NV = 1;      __VA_ARGS__; } \
     else if ((wide) && (C) <= 128)   { constexpr int N = N16, L = 128 / N, NV = 1;      __VA_ARGS__; } \
     else if ((wide) && (C) <= 256)   { constexpr int N = N16, L = 32,      NV = 8 / N;  __VA_ARGS__; } \
     else if ((wide) && (C) <= 768)   { constexpr int N = N16, L = 32,      NV = 24 / N; __VA_ARGS__; } \

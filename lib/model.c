@@ -94,7 +94,7 @@ static void block_forward(struct model *m, const struct pass *p, int i, struct t
     arena_pop(&d->temp, mark);
 }
 
-/* A block for single tokens, x += mixer(norm(x)), x += mlp(norm(x)), in few launches; false: it has no such way here. */
+/* A block for single tokens, x += mixer(norm(x)), x += mlp(norm(x)), in few launches; false: there is no such way. */
 static bool block_step(struct model *m, const struct pass *p, int i, struct tensor x)
 {
     struct dev *d = m->dev;
@@ -220,14 +220,17 @@ static void head_pass(struct model *m, struct tensor loss, struct tensor g, stru
         dn = arena_push(&d->temp, tensor_like(normed));
     head_slices(m, loss, dn, normed, u->target, scale);
     if (g.ndim) {
-        op_fill(d, g, 0);
-        if (u->rows.ndim) {
-            struct tensor dx = arena_push(&d->temp, tensor_like(in));
-            op_rmsnorm_bwd(d, tensor_heads(dx, 1), norm->grad, (struct tensor){ 0 }, tensor_heads(dn, 1),
-                           tensor_heads(in, 1), norm->value, (struct tensor){ 0 }, rstd, GATE_NONE);
-            op_embed_bwd(d, g, dx, u->rows.data);
-        } else
+        if (u->rows.ndim) {                      /* the gradients are a table, with a row of zeros for the others */
+            int64_t n = in.dim[0];
+            struct tensor table = arena_push(&d->temp, SHAPE(F32, n + 1, in.dim[1])), dx = tensor_rows(table, 0, n);
+            op_fill(d, tensor_rows(table, n, 1), 0);
+            op_rmsnorm_bwd(d, dx, norm->grad, (struct tensor){ 0 }, dn, in, norm->value, (struct tensor){ 0 }, rstd,
+                           GATE_NONE);
+            op_embed(d, g, table, u->place.data);
+        } else {
+            op_fill(d, g, 0);
             norm_backward(m, g, norm, dn, in, rstd);
+        }
     }
     arena_pop(&d->temp, mark);
 }
@@ -256,7 +259,7 @@ static double loss_sum(struct model *m, struct tensor loss, const struct upload 
 static void plan_few(struct model *m, struct tensor g, struct tensor x)
 {
     int64_t n = x.dim[0] / 2;
-    struct upload u = { .rows = SHAPE(I32, n), .target = SHAPE(I32, n) };
+    struct upload u = { .rows = SHAPE(I32, n), .target = SHAPE(I32, n), .place = SHAPE(I32, x.dim[0]) };
 
     if (n)
         head_pass(m, SHAPE(F32, n), g, x, &u, 1);
@@ -273,9 +276,10 @@ static void tell(struct model *m, struct work *w, void (*done)(void *arg, int bu
     op_record(m->dev, w, sizeof *w);
 }
 
-/* Down: blocks from the last to the first, then the embedding, where the recording ends; g is the gradient at the last block's output. */
-static void backward(struct model *m, const struct pass *p, struct tensor g, struct tensor spare, const struct upload *u,
-                     struct work *w, void (*done)(void *arg, int bucket), void *arg)
+/* Down: blocks from the last to the first, then the embedding, where the recording ends; g is the gradient at the
+ * last block's output. */
+static void backward(struct model *m, const struct pass *p, struct tensor g, struct tensor spare,
+                     const struct upload *u, struct work *w, void (*done)(void *arg, int bucket), void *arg)
 {
     for (int i = m->cfg.layers - 1; i >= m->first; i--) {
         if (m->recompute)

@@ -12,6 +12,7 @@ enum upload_rows { UPLOAD_NO_ROWS, UPLOAD_LABELLED, UPLOAD_LAST };
 struct upload {
     struct tensor  token;                /* [tokens] */
     struct tensor  rows, target;         /* rows that the head sees, absent: all; their targets */
+    struct tensor  place;                /* [tokens] of each token among these rows; their number: it is none of them */
     const int32_t *row;                  /* the rows on the host, until the next upload */
 };
 /* Also fills s from the batch, with its device pointers. */

@@ -1,5 +1,6 @@
 /* model_upload.c - what a trip needs of its row on the device: where sequences begin, tokens, and the rows that the
- * head has to see. One copy, laid out so that no address depends on how many sequences there are. */
+ * head has to see. One copy, laid out so that a trip that carries no memory meets the same addresses however many
+ * sequences there are. */
 #include "model.h"
 #include "model_parts.h"
 #include "op.h"
@@ -12,22 +13,31 @@ static int64_t lines(int64_t n)
 }
 
 /* Rows that predict something, when they are few: the head then sees no others. Their number is rounded up, with
- * rows that predict nothing, to one of few numbers, so that work of the same shape comes again. 0: they are many. */
-static int64_t labelled(const struct batch *b, int32_t *row, int32_t *target)
+ * rows that predict nothing, to one of few numbers, so that work of the same shape comes again. 0: they are many.
+ * After the targets come the rows, then for every token its place among the rows, or their number. */
+static int64_t labelled(const struct batch *b, int32_t *target, int32_t **rows, int32_t **places)
 {
     int64_t T = b->seqs.tokens, unit = (T + 15) / 16, n = 0, padded;
+    int32_t *row, *place;
 
     for (int64_t t = 0; t < T; t++)
         n += b->target[t] >= 0;
     padded = n ? (n + unit - 1) / unit * unit : unit;
-    if (padded > T / 2)
+    if (padded > T / 2) {
+        memcpy(target, b->target, (size_t)T * sizeof *target);
         return 0;
+    }
+    *rows = row = target + lines(padded);
+    *places = place = row + lines(padded);
     n = 0;
-    for (int64_t t = 0; t < T; t++)
-        if (b->target[t] >= 0) {
-            row[n] = (int32_t)t;
-            target[n++] = b->target[t];
-        }
+    for (int64_t t = 0; t < T; t++) {
+        place[t] = (int32_t)padded;
+        if (b->target[t] < 0)
+            continue;
+        place[t] = (int32_t)n;
+        row[n] = (int32_t)t;
+        target[n++] = b->target[t];
+    }
     for (; n < padded; n++)
         row[n] = 0, target[n] = -1;
     return padded;
@@ -54,33 +64,39 @@ static int32_t *room(struct model *m, int64_t n)
 struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enum upload_rows which)
 {
     struct dev *d = m->dev;
-    int64_t T = b->seqs.tokens, N = b->seqs.n, most = T > N ? T : N, one = lines(T), rows = lines(most);
-    struct tensor all = arena_push(&d->keep, SHAPE(I32, lines(most + 1) + 3 * one + rows));
+    int64_t T = b->seqs.tokens, N = b->seqs.n, most = T > N ? T : N, one = lines(T), used = 2 * one, n = 0;
+    struct tensor all = arena_push(&d->keep, SHAPE(I32, 2 * one + 2 * lines(most) + one + lines(most + 1)));
     struct upload u = { 0 };
-    int32_t *host = room(m, all.dim[0]);
-    int32_t *seq = host + lines(most + 1), *token = seq + one, *target = token + one, *row = target + one;
-    int64_t n = 0;
+    int32_t *token = room(m, all.dim[0]), *seq = token + one, *target = seq + one, *row = target, *place = target;
 
     if (b->token) {
-        memcpy(host, b->seqs.start, (size_t)(N + 1) * sizeof *host);
-        seqs_expand(&b->seqs, seq, NULL);
         memcpy(token, b->token, (size_t)T * sizeof *token);
-        if (which == UPLOAD_LABELLED)
-            n = labelled(b, row, target);
-        else if (which == UPLOAD_LAST)
-            n = last_rows(b, row);
-        if (which == UPLOAD_LABELLED && !n)
-            memcpy(target, b->target, (size_t)T * sizeof *target);
-        op_put(d, all.data, host, (size_t)all.dim[0] * 4);
-    } else if (which == UPLOAD_LAST)
-        n = N;
+        seqs_expand(&b->seqs, seq, NULL);
+    }
+    if (which == UPLOAD_LABELLED && b->token)
+        n = labelled(b, target, &row, &place);
+    if (which == UPLOAD_LABELLED) {
+        u.target = tensor_rows(all, used, n ? n : T);
+        used += lines(n ? n : T);
+    }
+    if (which == UPLOAD_LAST)
+        n = b->token ? last_rows(b, row) : N;
+    if (n) {
+        u.rows = tensor_rows(all, used, n);
+        used += lines(n);
+    }
+    if (n && which == UPLOAD_LABELLED) {
+        u.place = tensor_rows(all, used, T);
+        used += one;
+    }
+    if (b->token)
+        memcpy(token + used, b->seqs.start, (size_t)(N + 1) * sizeof *token);
+    if (b->token)
+        op_put(d, all.data, token, (size_t)(used + N + 1) * 4);
     *s = b->seqs;
-    s->dstart = all.data;
-    s->dseq = tensor_rows(all, seq - host, T).data;
-    u.token = tensor_rows(all, token - host, T);
-    u.target = tensor_rows(all, target - host, n ? n : T);
-    if (n)
-        u.rows = tensor_rows(all, row - host, n);
+    s->dstart = tensor_rows(all, used, N + 1).data;
+    s->dseq = tensor_rows(all, one, T).data;
+    u.token = tensor_rows(all, 0, T);
     u.row = row;
     return u;
 }

@@ -22,7 +22,7 @@ void op_products(struct dev *d, const struct products *p);
 /* So few rows of so many columns that they fit the shared memory of a block. */
 static inline bool products_few(int64_t rows, int64_t K)
 {
-    return rows <= STEP_ROWS && (rows > 4 ? 8 : rows > 2 ? 4 : rows) * K <= 12288;
+    return rows <= STEP_ROWS && (rows > 4 ? 8 : rows > 2 ? 4 : rows) * K <= 12032;
 }
 
 /* The middle of a Palimpsa layer, from its projections to what its output matrix gets (lib/mixers/palimpsa.c has

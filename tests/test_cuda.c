@@ -73,8 +73,8 @@ static void check_linear(struct dev *d)
 /* A model of two layers, one of them metaplastic, with room for the tail of a block that is not whole. */
 static const char small_model[] =
     "{\"model_type\": \"palimpsa\", \"vocab_size\": 301, \"hidden_size\": 72, \"num_hidden_layers\": 2, "
-    "\"num_heads\": 3, \"head_dim\": 24, \"expand_k\": 1, \"expand_v\": 1, \"conv_size\": 4, \"intermediate_size\": 104, "
-    "\"time_step_min\": 0.001, \"time_step_max\": 0.1, \"beta_step_rank\": 20, \"initializer_range\": 0.2, "
+    "\"num_heads\": 3, \"head_dim\": 24, \"expand_k\": 1, \"expand_v\": 1, \"conv_size\": 4, "
+    "\"intermediate_size\": 104, \"time_step_min\": 0.001, \"time_step_max\": 0.1, \"beta_step_rank\": 20, \"initializer_range\": 0.2, "
     "\"metaplastic_layers\": [0]}";
 
 enum { VOCAB = 301, STEPS = 6, ROW = 96 };
