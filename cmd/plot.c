@@ -103,7 +103,7 @@ static int draw(const struct choices *o, int n, const char **runs)
     if (!status)
         status = figure_write(&(struct figure){
             .frame = frame_of(o, o->x, axis_title(o->y)), .log_x = o->log_x, .log_y = o->log_y,
-            .smooth = o->smooth > 1, .curve = c, .n = n }, o->out);
+            .smooth = o->smooth > 1, .top = strcmp(o->y, "accuracy") ? 0 : 1.02, .curve = c, .n = n }, o->out);
     for (int i = 0; i < n; i++)
         curve_close(&c[i]);
     free(c);

@@ -248,7 +248,7 @@ static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
     }
     if (n && !status)
         status = figure_write(&(struct figure){ .frame = { "recall during training", "epoch", "accuracy", 720, 420 },
-                              .bottom = 0, .top = 1.02, .curve = c, .n = n }, path);
+                              .top = 1.02, .whole = true, .curve = c, .n = n }, path);
     for (int i = 0; i < n; i++)
         curve_close(&c[i]);
     free(c);

@@ -32,6 +32,7 @@ struct figure {
     bool                bars;       /* points with bars from low to high, joined by lines */
     const char *const  *tic;        /* names at x = 0, 1, .. in the place of numbers; NULL ends; may be NULL */
     double              bottom, top;                 /* of the y axis; equal: as the numbers are */
+    bool                whole;      /* x is a small number: 12, not 12.0 */
     const struct curve *curve;
     int                 n;
 };
