@@ -296,6 +296,22 @@ static int run_task(struct eval *e)
     return status;
 }
 
+static int carry_out(struct eval *e)
+{
+    int status;
+
+    if (!e->task.score_only && opened_open(&e->m, e->dir, e->device, e->dtype, e->threads, &(struct model_use){ 0 }))
+        return -1;
+    status = e->task.task ? run_task(e) : run(e);
+    nll_close(&e->nll);
+    bpe_ids_free(&e->ids);
+    free(e->baseline);
+    results_free(&e->results);
+    if (!e->task.score_only)
+        opened_close(&e->m);
+    return status;
+}
+
 static int eval(int argc, const char **argv)
 {
     struct eval e = { .device = "auto", .dtype = "fp32", .field = "text" };
@@ -348,18 +364,8 @@ static int eval(int argc, const char **argv)
     if (n >= 0 && understand(&e, n, argv))
         n = -1;
     say_quiet(e.quiet);
-    if (n >= 0 && !e.task.score_only &&
-        opened_open(&e.m, e.dir, e.device, e.dtype, e.threads, &(struct model_use){ 0 }))
-        status = 1;
-    if (n >= 0 && !status) {
-        status = (e.task.task ? run_task(&e) : run(&e)) ? 1 : 0;
-        nll_close(&e.nll);
-        bpe_ids_free(&e.ids);
-        free(e.baseline);
-        results_free(&e.results);
-        if (!e.task.score_only)
-            opened_close(&e.m);
-    }
+    if (n >= 0)
+        status = carry_out(&e) ? 1 : 0;
     free(e.data.at);
     free(e.lengths.at);
     free(e.depths.at);

@@ -41,7 +41,7 @@ struct task_run {
     const char *config, *predictions, *score_only, *prompts, *chat, *log, *labels;
     const char *forms, *background, *wording;       /* of generated prompts: which, a file of text, a file of words */
     const char *subset;                  /* a file with numbers of samples */
-    struct axis { const double *at; int n; } lengths, depths, pairs;    /* of them, in tokens and percent; of mqar; n 0: unsaid */
+    struct axis { const double *at; int n; } lengths, depths, pairs;    /* tokens, percent, of mqar; n 0: unsaid */
     int64_t  samples, answer_tokens;     /* of a length and depth; of an answer; 0: the task's own */
     uint64_t seed;
     int64_t  vocab;                      /* of mqar; 0: the model's */
