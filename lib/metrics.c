@@ -76,9 +76,9 @@ int metrics_put(struct metrics *m, const char *object, size_t n)
     return put_line(m, &t);
 }
 
-static void duration(char out[32], double seconds)
+void metrics_duration(char out[32], double seconds)
 {
-    int64_t s = seconds > 0 ? (int64_t)(seconds + 0.5) : 0;
+    int64_t s = isfinite(seconds) && seconds > 0 ? (int64_t)(seconds + 0.5) : 0;
 
     if (s >= 3600)
         snprintf(out, 32, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
@@ -91,7 +91,7 @@ static void progress(struct metrics *m, const struct metrics_step *s)
     double passed = time_now() - m->start, done = (double)(s->step - m->first);
     char eta[32], line[200];
 
-    duration(eta, done > 0 ? passed / done * (double)(m->steps - s->step) : 0);
+    metrics_duration(eta, done > 0 ? passed / done * (double)(m->steps - s->step) : 0);
     snprintf(line, sizeof line, "step %lld/%lld  loss %.4f  lr %.2e  norm %.2f  %.0f tokens/s  ETA %s",
              (long long)s->step, (long long)m->steps, s->loss, s->lr, s->grad_norm, s->tokens_per_second, eta);
     if (m->terminal)

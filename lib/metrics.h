@@ -29,5 +29,6 @@ void metrics_show(struct metrics *m, const struct metrics_step *s);         /* t
 int  metrics_val(struct metrics *m, int64_t step, double loss);
 int  metrics_put(struct metrics *m, const char *object, size_t n);          /* another kind of line, one JSON object */
 void metrics_close(struct metrics *m);
+void metrics_duration(char out[32], double seconds);                        /* "3m05s", "2h10m" */
 EXTERN_C_END
 #endif

@@ -33,5 +33,9 @@ int  mqar_grid_write(const struct mqar_grid *g);
 int  mqar_cell_read(const struct mqar_grid *g, struct mqar_cell *c);
 bool mqar_cell_path(const struct mqar_grid *g, const struct mqar_cell *c, const char *name, char *out, size_t size);
 const char *mqar_state_name(enum mqar_state s);
+static inline bool mqar_is_over(const struct mqar_cell *c)
+{
+    return c->told.state == MQAR_FINISHED || c->told.state == MQAR_DIVERGED;
+}
 EXTERN_C_END
 #endif

@@ -5,6 +5,7 @@
 #include "ckpt.h"
 #include "dev.h"
 #include "json.h"
+#include "metrics.h"
 #include "mqar_grid.h"
 #include "train_parts.h"
 #include <errno.h>
@@ -38,11 +39,6 @@ static double work(const struct mqar_grid *g, const struct mqar_cell *c)
     for (int k = 0; k < c->job.mix.n; k++)
         length += (double)c->job.mix.at[k].length / c->job.mix.n;
     return length * (double)(g->o->train * g->o->epochs);
-}
-
-static bool is_over(const struct mqar_cell *c)
-{
-    return c->told.state == MQAR_FINISHED || c->told.state == MQAR_DIVERGED;
 }
 
 /* Opens every device once, in a process of its own. Returns how many GPUs there are, or -1. */
@@ -157,16 +153,6 @@ static int start(struct queue *q, int slot, int cell)
     return 0;
 }
 
-static void duration(char out[32], double seconds)
-{
-    int64_t s = isfinite(seconds) && seconds > 0 ? (int64_t)(seconds + 0.5) : 0;
-
-    if (s >= 3600)
-        snprintf(out, 32, "%lldh%02lldm", (long long)(s / 3600), (long long)(s / 60 % 60));
-    else
-        snprintf(out, 32, "%lldm%02llds", (long long)(s / 60), (long long)(s % 60));
-}
-
 /* Until all is done, at the rate of this invocation. */
 static double left_of_all(const struct queue *q)
 {
@@ -189,8 +175,8 @@ static void show(const struct queue *q, const struct mqar_cell *c)
     mqar_mix_text(&c->job.mix, mix, sizeof mix);
     for (int k = 0; k < c->job.mix.n; k++)
         n += (size_t)snprintf(accuracy + n, sizeof accuracy - n, "%s%.4f", k ? " " : "", t->accuracy[k]);
-    duration(run, t->state == MQAR_RUNS ? t->epoch_seconds * (double)(q->o.epochs - t->epoch) : t->seconds);
-    duration(all, left_of_all(q));
+    metrics_duration(run, t->state == MQAR_RUNS ? t->epoch_seconds * (double)(q->o.epochs - t->epoch) : t->seconds);
+    metrics_duration(all, left_of_all(q));
     say("%s %s lr %g seed %llu  epoch %lld/%lld  loss %.4f  accuracy %s  %.0f tokens/s  %s %s  runs %d/%d, %s left",
         c->job.model, mix, c->job.lr, (unsigned long long)c->job.seed, (long long)t->epoch, (long long)q->o.epochs,
         t->loss, accuracy, t->tokens_per_second, t->state == MQAR_RUNS ? "ETA" : mqar_state_name(t->state), run,
@@ -206,11 +192,11 @@ static void hear(struct queue *q, int wait)
     for (; poll(&p, 1, wait) > 0 && read(q->pipe[0], &t, sizeof t) == (ssize_t)sizeof t; wait = 0) {
         struct mqar_cell *c = &q->g->cell[t.job];
         c->told = t;
-        if (is_over(c)) {
+        if (mqar_is_over(c)) {
             q->finished++;
             q->done += work(q->g, c);
         }
-        if (is_over(c) || (t.state != MQAR_FAILED && t.epoch))
+        if (mqar_is_over(c) || (t.state != MQAR_FAILED && t.epoch))
             show(q, c);
     }
 }
@@ -229,7 +215,7 @@ static void reap(struct queue *q)
         if (WIFSIGNALED(end))
             fail("%s was killed by signal %d (%s); the same command goes on with it", c->job.name, WTERMSIG(end),
                  strsignal(WTERMSIG(end)));
-        if (!is_over(c) && c->told.state != MQAR_STOPPED) {
+        if (!mqar_is_over(c) && c->told.state != MQAR_STOPPED) {
             q->failed += !q->stopping;
             c->told.state = MQAR_FAILED;
         }
@@ -336,7 +322,7 @@ static int survey(struct queue *q)
     for (int i = 0; i < g->n; i++) {
         if (mqar_cell_read(g, &g->cell[i]))
             return -1;
-        if (is_over(&g->cell[i]))
+        if (mqar_is_over(&g->cell[i]))
             q->finished++;
         else {
             g->cell[i].told.state = MQAR_WAITS;

@@ -18,11 +18,6 @@ static const struct mqar_cell *cell_at(const struct mqar_grid *g, int seed, int 
     return &g->cell[((seed * g->mixes + mix) * g->rates + rate) * g->models + model];
 }
 
-static bool is_over(const struct mqar_cell *c)
-{
-    return c->told.state == MQAR_FINISHED || c->told.state == MQAR_DIVERGED;
-}
-
 static struct spread spread_of(const struct mqar_grid *g, int mix, int rate, int model)
 {
     struct spread s = { 0 };
@@ -34,7 +29,7 @@ static struct spread spread_of(const struct mqar_grid *g, int mix, int rate, int
         for (int seed = 0; seed < g->o->seeds; seed++) {
             const struct mqar_cell *c = cell_at(g, seed, mix, rate, model);
             double a = c->told.accuracy[k];
-            if (!is_over(c))
+            if (!mqar_is_over(c))
                 continue;
             s.n++;
             s.mean[k] += a;
@@ -76,7 +71,7 @@ static int unfinished(const struct mqar_grid *g)
     int n = 0;
 
     for (int i = 0; i < g->n; i++)
-        n += !is_over(&g->cell[i]);
+        n += !mqar_is_over(&g->cell[i]);
     return n;
 }
 
@@ -89,7 +84,7 @@ static void kind_text(const struct mqar *q, char out[64])
 static void add_run(struct text *t, const struct mqar_cell *c, int k, const char *cut)
 {
     const struct mqar_told *x = &c->told;
-    bool known = x->epoch > 0 || is_over(c);
+    bool known = x->epoch > 0 || mqar_is_over(c);
     char mix[256];
 
     mqar_mix_text(&c->job.mix, mix, sizeof mix);
@@ -237,7 +232,7 @@ static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
         struct spread s = { 0 };
         int r = best_rate(g, mix, m, &s), seed = 0;
         char dir[4096];
-        while (r >= 0 && !is_over(cell_at(g, seed, mix, r, m)))
+        while (r >= 0 && !mqar_is_over(cell_at(g, seed, mix, r, m)))
             seed++;
         if (r < 0 || !mqar_cell_path(g, cell_at(g, seed, mix, r, m), "", dir, sizeof dir) ||
             !cell_at(g, seed, mix, r, m)->told.epoch)

@@ -38,6 +38,18 @@ refused "--jobs: expected a whole number in [0,256], found '257'" --jobs 257
 refused "--max-seconds: expected a number in [0,), found '-1'" --max-seconds -1
 refused "--lr-floor: expected a number in [0,1], found '2'" --lr-floor 2
 refused "--dtype: expected fp32|bf16, found 'fp8'" --dtype fp8
+for bad in seed=-1 data-seed=x train=0 layers=0 layers=257 width=0 heads=0 key=1025 value=0 rank=0 warmup=-1 beta2=1 \
+    weight-decay=-1 clip=x patience=-1 threads=-1 save-every=1.5 batch-tokens=0 lr-floor=-1 stop-at=nan; do
+    run mqar --out bad $tiny "--$bad"
+    status 2
+    stderr_has "error: --${bad%=*}: expected "
+    stderr_has "found '${bad#*=}'"
+done
+for bad in lengths=0 lengths=x pairs=0 pairs=1,x vocab=-1 seed=-1; do
+    run eval mqar --model none --lengths 16 --pairs 2 "--$bad"
+    status 2
+    stderr_has "error: --${bad%=*}: expected "
+done
 run mqar --out bad $tiny --dtype bf16
 status 1
 stderr 'error: device cpu stores fp32 only; bf16 needs a GPU'
@@ -66,6 +78,8 @@ for made in results.md results.json runs.tsv settings.json accuracy.tsv accuracy
     runs/mamba2_16x2_lr0.01_seed1/model/model.safetensors runs/palimpsa-d_16x2_lr0.01_seed1/result.json; do
     [ -s "work/a/$made" ] || { wrong; echo "  no $made"; }
 done
+grep -q "$(printf 'smooth\tlow\thigh')" work/a/accuracy.tsv || wrong
+grep -q 'with yerrorlines' work/a/accuracy.gp || wrong
 draws && { [ -s work/a/accuracy.svg ] && [ -s work/a/epochs-16x2.svg ] || wrong; }
 [ "$(grep -c finished work/a/runs.tsv)" = 2 ] || wrong
 [ "$(wc -l <work/a/runs/mamba2_16x2_lr0.01_seed1/metrics.jsonl)" = 3 ] || wrong
