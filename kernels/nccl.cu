@@ -1,8 +1,8 @@
 /* nccl.cu - the row of collectives for ranks that have a GPU each. The library is looked for when it is needed,
  * so a binary that knows of it starts where it is not.
  *
- * All collectives of a rank run on one stream beside the device's own, which they wait for; so reducing one
- * bucket overlaps the backward of the next. What the device does after wait, sum or gather sees their results. */
+ * Collectives run in the device's own stream, in order with all its work: a kernel that waits for another GPU
+ * never holds multiprocessors that this GPU's own kernels need to get there. */
 #include "comm_nccl.h"
 #include "common.cuh"
 #include <dlfcn.h>
@@ -20,10 +20,8 @@ static struct {
 } nccl;
 
 struct comm_nccl {
-    ncclComm_t   comm;
-    cudaStream_t side;
-    cudaEvent_t  before, after;          /* of the device's stream, of the side stream */
-    char         name[32];
+    ncclComm_t comm;
+    char       name[32];
 };
 
 #define NCCL(call) do { ncclResult_t r_ = nccl.call; \
@@ -65,24 +63,11 @@ int comm_nccl_id(char id[COMM_NCCL_ID])
     return 0;
 }
 
-static void enter(const struct comm *c)
-{
-    CUDA(cudaEventRecord(c->link->before, stream_of(c->dev)));
-    CUDA(cudaStreamWaitEvent(c->link->side, c->link->before, 0));
-}
-
-static void nccl_wait(struct comm *c)
-{
-    CUDA(cudaEventRecord(c->link->after, c->link->side));
-    CUDA(cudaStreamWaitEvent(stream_of(c->dev), c->link->after, 0));
-}
-
 static void nccl_sum(struct comm *c, struct tensor x)
 {
     REQUIRE(x.type == F32 && tensor_dense(x));
-    enter(c);
-    NCCL(AllReduce(x.data, x.data, (size_t)tensor_count(x), ncclFloat, ncclSum, c->link->comm, c->link->side));
-    nccl_wait(c);
+    *c->beat = *c->beat + 1;
+    NCCL(AllReduce(x.data, x.data, (size_t)tensor_count(x), ncclFloat, ncclSum, c->link->comm, stream_of(c->dev)));
 }
 
 static void nccl_scatter(struct comm *c, struct tensor slice, struct tensor whole)
@@ -90,8 +75,8 @@ static void nccl_scatter(struct comm *c, struct tensor slice, struct tensor whol
     size_t n = (size_t)tensor_count(slice);
 
     REQUIRE(whole.type == F32 && slice.data == (float *)whole.data + (size_t)c->rank * n);
-    enter(c);
-    NCCL(ReduceScatter(whole.data, slice.data, n, ncclFloat, ncclSum, c->link->comm, c->link->side));
+    *c->beat = *c->beat + 1;
+    NCCL(ReduceScatter(whole.data, slice.data, n, ncclFloat, ncclSum, c->link->comm, stream_of(c->dev)));
 }
 
 static void nccl_gather(struct comm *c, struct tensor whole, struct tensor slice)
@@ -99,9 +84,8 @@ static void nccl_gather(struct comm *c, struct tensor whole, struct tensor slice
     size_t n = (size_t)tensor_count(slice) * dtype_size(whole.type);
 
     REQUIRE(slice.data == (char *)whole.data + (size_t)c->rank * n);
-    enter(c);
-    NCCL(AllGather(slice.data, whole.data, n, ncclChar, c->link->comm, c->link->side));
-    nccl_wait(c);
+    *c->beat = *c->beat + 1;
+    NCCL(AllGather(slice.data, whole.data, n, ncclChar, c->link->comm, stream_of(c->dev)));
 }
 
 int comm_nccl_open(struct comm *c, const char id[COMM_NCCL_ID])
@@ -115,9 +99,6 @@ int comm_nccl_open(struct comm *c, const char id[COMM_NCCL_ID])
         return -1;
     c->link = l = (struct comm_nccl *)mem_new(1, sizeof *l);
     memcpy(unique.internal, id, COMM_NCCL_ID);
-    CUDA(cudaStreamCreateWithFlags(&l->side, cudaStreamNonBlocking));
-    CUDA(cudaEventCreateWithFlags(&l->before, cudaEventDisableTiming));
-    CUDA(cudaEventCreateWithFlags(&l->after, cudaEventDisableTiming));
     r = nccl.CommInitRank(&l->comm, c->world, unique, c->rank);
     if (r != ncclSuccess) {
         l->comm = NULL;
@@ -128,7 +109,6 @@ int comm_nccl_open(struct comm *c, const char id[COMM_NCCL_ID])
     c->sum = nccl_sum;
     c->scatter = nccl_scatter;
     c->gather = nccl_gather;
-    c->wait = nccl_wait;
     return 0;
 }
 
@@ -140,10 +120,6 @@ void comm_nccl_close(struct comm *c, bool broken)
         nccl.CommAbort(l->comm);
     else if (l->comm)
         nccl.CommDestroy(l->comm);
-    cudaStreamSynchronize(l->side);
-    cudaEventDestroy(l->before);
-    cudaEventDestroy(l->after);
-    cudaStreamDestroy(l->side);
     free(l);
     c->link = NULL;
 }

@@ -17,13 +17,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { BOX = 1 << 16, MAX_WORLD = 64, LOOK_MS = 50, PATIENCE_S = 3 };
+enum { BOX = 1 << 16, MAX_WORLD = 64, LOOK_MS = 50, PATIENCE_S = 3, STILL_S = 1800, HURRY_S = 120 };
+
+static volatile sig_atomic_t hurry;
 
 struct shared {
     atomic_int arrived, round, dead;     /* dead: 1 + the rank that ended without joining */
     atomic_int leaving;                  /* rank 0 needs its thread no more */
     pthread_t  watcher;
     int        gpu[MAX_WORLD];
+    volatile int64_t beat[MAX_WORLD];    /* collectives that a rank began */
     char       id[COMM_NCCL_ID];
     pid_t      pid[MAX_WORLD];           /* 0: reaped, with its status in end */
     int        end[MAX_WORLD];
@@ -38,11 +41,6 @@ static void self_sum(struct comm *c, struct tensor x)
 static void self_move(struct comm *c, struct tensor a, struct tensor b)
 {
     (void)c, (void)a, (void)b;
-}
-
-static void self_wait(struct comm *c)
-{
-    (void)c;
 }
 
 static float *box(const struct comm *c, int from, int to)
@@ -169,8 +167,7 @@ int comm_fork(struct comm *c, int world)
     size_t bytes = sizeof(struct shared) + (size_t)world * (size_t)world * BOX * sizeof(float);
     struct shared *s;
 
-    *c = (struct comm){ .world = world, .sum = self_sum, .scatter = self_move, .gather = self_move,
-                        .wait = self_wait };
+    *c = (struct comm){ .world = world, .sum = self_sum, .scatter = self_move, .gather = self_move };
     if (world == 1)
         return 0;
     if (world < 1 || world > MAX_WORLD)
@@ -200,15 +197,52 @@ int comm_fork(struct comm *c, int world)
     return 0;
 }
 
+void comm_hurry(void)
+{
+    hurry = 1;
+}
+
 #ifdef PALIMPSA_NCCL
+/* The rank that is behind, or 0, when none has begun a collective for too long, or since somebody was in a hurry;
+ * else -1. */
+static int still(const struct shared *s, int world, int64_t *beats, double *since)
+{
+    int64_t sum = hurry;
+    int late = 0;
+
+    for (int r = 0; r < world; r++) {
+        sum += s->beat[r];
+        late = s->beat[r] < s->beat[late] ? r : late;
+    }
+    if (sum != *beats) {
+        *beats = sum;
+        *since = time_now();
+    }
+    return time_now() - *since > (hurry ? HURRY_S : STILL_S) ? late : -1;
+}
+
+static void stop_all(struct shared *s, int world, int late)
+{
+    fail("rank %d of %d has not moved for %d s; all are stopped", late, world, hurry ? HURRY_S : STILL_S);
+    for (int r = 1; r < world; r++)
+        if (s->pid[r])
+            kill(s->pid[r], SIGKILL);
+    _exit(1);
+}
+
 /* Rank 0 may wait on its GPU for a rank that is gone. One that ended well has done its part. */
 static void *watch(void *arg)
 {
     const struct comm *c = arg;
     struct shared *s = c->priv;
     const struct timespec pause = { .tv_nsec = LOOK_MS * 1000000L };
+    double since = time_now();
+    int64_t beats = 0;
 
     while (!atomic_load(&s->leaving)) {
+        int late = still(s, c->world, &beats, &since);
+        if (late >= 0)
+            stop_all(s, c->world, late);
         for (int r = 1; r < c->world; r++) {
             if (!s->pid[r] || waitpid(s->pid[r], &s->end[r], WNOHANG) != s->pid[r])
                 continue;
@@ -231,6 +265,7 @@ static int join_gpus(struct comm *c)
     barrier(c);
     if (!c->rank && pthread_create(&s->watcher, NULL, watch, c))
         return fail("ranks: no thread to watch them: %s", strerror(errno));
+    c->beat = &s->beat[c->rank];
     return comm_nccl_open(c, s->id);
 }
 

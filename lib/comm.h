@@ -20,17 +20,18 @@ struct comm {
     void (*sum)    (struct comm *c, struct tensor x);                             /* all-reduce of F32, in place */
     void (*scatter)(struct comm *c, struct tensor slice, struct tensor whole);    /* reduce-scatter of F32 */
     void (*gather) (struct comm *c, struct tensor whole, struct tensor slice);    /* all-gather of any type */
-    /* What scatter and gather began is done before what the device does next. */
-    void (*wait)   (struct comm *c);
     struct dev *dev;
     void       *priv;
     struct comm_nccl *link;              /* NULL: not by NCCL */
+    volatile int64_t *beat;              /* with a link: counts this rank's collectives */
 };
 /* Starts a world of this many processes on this machine; 1: no processes. 0, or -1 with the reason. */
 int  comm_fork(struct comm *c, int world);
 /* Ranks with a GPU each meet here and go on by NCCL. 0, or -1 with the reason. */
 int  comm_use(struct comm *c, struct dev *d);
 const char *comm_name(const struct comm *c);         /* "shared memory", "NCCL 2.28.9" */
+/* For a signal handler: ranks that stand still are given two minutes from now on, not half an hour. */
+void comm_hurry(void);
 /* failed: on this rank, so that others may never come to what is under way. */
 void comm_leave(struct comm *c, bool failed);
 /* The status of the world: own, or the first bad one of another rank. Ranks other than 0 exit here. */

@@ -144,8 +144,8 @@ struct work {
     const void *state;
     int64_t     tokens, n, longest, rows;
     float       scale;
-    int         kind, part;
-    bool        fresh, want_var, recompute, tells;
+    int         kind;
+    bool        fresh, want_var, recompute;
 };
 
 /* A forward trip that carries memory depends on how many sequences there are and on whether they are single tokens. */
@@ -265,21 +265,10 @@ static void plan_few(struct model *m, struct tensor g, struct tensor x)
         head_pass(m, SHAPE(F32, n), g, x, &u, 1);
 }
 
-/* A layer's gradients are final: ends a recording, for what done starts is not part of it, and begins the next. */
-static void tell(struct model *m, struct work *w, void (*done)(void *arg, int bucket), void *arg, int bucket)
-{
-    if (!done)
-        return;
-    op_recorded(m->dev);
-    done(arg, bucket);
-    w->part++;
-    op_record(m->dev, w, sizeof *w);
-}
-
 /* Down: blocks from the last to the first, then the embedding, where the recording ends; g is the gradient at the
  * last block's output. */
 static void backward(struct model *m, const struct pass *p, struct tensor g, struct tensor spare,
-                     const struct upload *u, struct work *w, void (*done)(void *arg, int bucket), void *arg)
+                     const struct upload *u, void (*done)(void *arg, int bucket), void *arg)
 {
     for (int i = m->cfg.layers - 1; i >= m->first; i--) {
         if (m->recompute)
@@ -287,7 +276,8 @@ static void backward(struct model *m, const struct pass *p, struct tensor g, str
         block_backward(m, p, i, g);
         if (m->recompute)
             arena_pop(&m->dev->keep, m->block[i].mark);
-        tell(m, w, done, arg, BUCKET_LAYER + i);
+        if (done)
+            done(arg, BUCKET_LAYER + i);         /* its gradients are final */
     }
     if (!(m->params.at[m->embed].flags & PARAM_FROZEN))
         op_embed_bwd(m->dev, m->params.at[m->embed].grad, g, u->token.data);
@@ -314,9 +304,10 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
 
     memset(&w, 0, sizeof w);                     /* compared as bytes */
     w.model = m, w.kind = WORK_LEARN, w.scale = scale, w.tokens = s.tokens, w.rows = u.target.dim[0];
-    w.recompute = m->recompute, w.tells = done != NULL;
+    w.recompute = m->recompute;
     loss = tensor_rows(loss, 0, u.target.dim[0]);
-    op_record(d, &w, sizeof w);
+    if (!done)                                   /* what done starts, with other ranks, cannot be recorded */
+        op_record(d, &w, sizeof w);
     op_embed(d, x, m->params.at[m->embed].value, u.token.data);
     for (int i = 0; i < m->first; i++)           /* nothing below learns: keep nothing of it */
         block_forward(m, &still, i, x, x);
@@ -332,7 +323,7 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
     head_pass(m, loss, g, x, &u, scale);
     if (!batch->token)
         plan_few(m, g, x);
-    backward(m, &p, g, spare, &u, &w, done, arg);
+    backward(m, &p, g, spare, &u, done, arg);
     sum = loss_sum(m, loss, &u, s.tokens, NULL);
     arena_pop(keep, base);
     return sum;

@@ -65,11 +65,9 @@ static void update(struct dev *d, struct comm *c, struct bucket *b, int64_t lo, 
 
 float optim_step(struct optim *o, struct params *p, struct dev *d, struct comm *c)
 {
+    float norm = grad_norm(p, d, c) * o->unit;
     struct adamw h = o->h, bare, gain, bare_gain;
-    float norm;
 
-    c->wait(c);
-    norm = grad_norm(p, d, c) * o->unit;
     if (!isfinite(norm))
         return norm;
     h.scale = o->unit * (o->clip > 0 && norm > o->clip ? o->clip / (norm + 1e-6f) : 1);

@@ -26,6 +26,7 @@ static void on_signal(int number)
 {
     (void)number;
     signalled = 1;
+    comm_hurry();
 }
 
 bool train_signalled(void)

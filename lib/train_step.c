@@ -148,7 +148,8 @@ static int learn(struct train *t, double *loss, float *predicted, int64_t *bad)
         double part;
         if (loader_read(&t->data, row, &b))
             return -1;
-        part = model_learn(&t->model, &b, 1 / (float)t->o->batch_tokens, i + 1 == t->accum ? reduce : NULL, t);
+        part = model_learn(&t->model, &b, 1 / (float)t->o->batch_tokens,
+                           t->comm.world > 1 && i + 1 == t->accum ? reduce : NULL, t);
         if (!isfinite(part))
             *bad = row;
         *loss += part;
