@@ -45,6 +45,7 @@ static inline float *carve(struct carver *c, int64_t floats)
 PALIMPSA_PATH(palimpsa_plain);
 PALIMPSA_PATH(palimpsa_tiled);
 bool palimpsa_tiled_fits(const struct dev *d, const struct scan_io *x);
+bool palimpsa_tiled_fits_back(const struct scan_io *g);
 bool palimpsa_step_fits(const struct seqs *s, const struct scan_io *x);
 void palimpsa_step(struct dev *d, const struct seqs *s, const struct scan_io *x);
 

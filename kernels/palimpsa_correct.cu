@@ -16,7 +16,7 @@ template <int K, int BV> struct correct_shared {
     bf16  G[2][BV][K + 8], H[2][BV][K + 8];     /* high and low */
     bf16  k[TILE][K + 8], kk[2][TILE][K + 8];
     bf16  v[TILE][BV + 8], b[TILE][BV + 8];
-    float after[TILE], f[TILE];                 /* decay from after a token to the segment's end; exp of it, 0 before a document */
+    float after[TILE], f[TILE];                 /* decay from after a token to the end; f, 0 before a document */
     float y[TILE];                              /* -v dv - b db */
     float part[4];
 };
@@ -36,7 +36,8 @@ __device__ float block_sum(float part[4], float a)
 /* f of every token of the tile, one warp. rest: decay from the tile's end to the segment's; open: first token of the
  * document that reaches that end. */
 template <int K, int BV>
-__device__ void shares(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct spot &at, int64_t open, float rest)
+__device__ void shares(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct spot &at, int64_t open,
+                       float rest)
 {
     const int   lane = threadIdx.x;
     const float x0 = forgetting(x, at.t0 + lane, at.h), x1 = forgetting(x, at.t0 + 32 + lane, at.h);
@@ -68,7 +69,7 @@ __device__ void load_keys(struct correct_shared<K, BV> *sh, const struct scan_io
     }
 }
 
-/* Rows v0.. of v, b and of the gradient; returns this thread's share of <M,G> + <J,H> with the memory after the tile. */
+/* Rows v0.. of v, b and of the gradient; returns this thread's share of <M,G> + <J,H>, memory after the tile. */
 template <int K, int BV>
 __device__ float load_rows(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct tiled &w,
                            const struct spot &at, int v0)
@@ -107,7 +108,8 @@ __device__ inline void add_pair(const struct tensor &to, int64_t t, int h, int c
 
 /* dv and db of a warp's 16 tokens; y: of tokens i and i + 8. */
 template <int K, int BV>
-__device__ void add_rows(const struct correct_shared<K, BV> *sh, const struct scan_io &g, const struct spot &at, int v0, float y[2])
+__device__ void add_rows(const struct correct_shared<K, BV> *sh, const struct scan_io &g, const struct spot &at, int v0,
+                         float y[2])
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = lane / 4, j = lane % 4, q = lane / 8, r = lane % 8;
 
@@ -118,7 +120,8 @@ __device__ void add_rows(const struct correct_shared<K, BV> *sh, const struct sc
         for (int k0 = 0; k0 < K; k0 += 16) {
             const int row = warp * 16 + (q & 1) * 8 + r, col = k0 + (q >> 1) * 8;
             const int grow = n0 + (q >> 1) * 8 + r, gcol = k0 + (q & 1) * 8;
-            const struct frag k = blocks(&sh->k[row][col]), kh = blocks(&sh->kk[0][row][col]), kl = blocks(&sh->kk[1][row][col]);
+            const struct frag k = blocks(&sh->k[row][col]);
+            const struct frag kh = blocks(&sh->kk[0][row][col]), kl = blocks(&sh->kk[1][row][col]);
             const struct frag gh = blocks(&sh->G[0][grow][gcol]), gl = blocks(&sh->G[1][grow][gcol]);
             const struct frag hh = blocks(&sh->H[0][grow][gcol]), hl = blocks(&sh->H[1][grow][gcol]);
             for (int n = 0; n < 2; n++) {
@@ -146,7 +149,8 @@ __device__ void add_rows(const struct correct_shared<K, BV> *sh, const struct sc
 
 /* dk of a warp's 16 tokens. */
 template <int K, int BV>
-__device__ void add_cols(const struct correct_shared<K, BV> *sh, const struct scan_io &g, const struct tiled &w, const struct spot &at)
+__device__ void add_cols(const struct correct_shared<K, BV> *sh, const struct scan_io &g, const struct tiled &w,
+                         const struct spot &at)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, i = lane / 4, j = lane % 4, q = lane / 8, r = lane % 8;
 
@@ -228,14 +232,15 @@ __global__ void __launch_bounds__(THREADS) correct_kernel(struct scan_io x, stru
 {
     extern __shared__ __align__(16) char shared[];
     struct correct_shared<K, BV> *sh = (struct correct_shared<K, BV> *)shared;
-    const int64_t tiles = w.segment / TILE, seg = blockIdx.y;
-    const struct spot at = { seg * w.segment + (tiles - 1 - blockIdx.x) * TILE, seg, (seg + 1) * w.segment, (int)blockIdx.z };
+    const int64_t seg = blockIdx.y;
+    const int64_t end = (seg + 1) * w.segment;
+    const struct spot at = { end - (blockIdx.x + 1) * TILE, seg, end, (int)blockIdx.z };
     const int64_t doc = w.docs.seq[at.end - 1], open = w.docs.start[doc];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float y[2] = {}, dot = 0.f;
 
     const float rest = w.rest[at.t0 / TILE * w.H + at.h];
-    if (rest > NOTHING || at.t0 + TILE <= open || opens(w.docs, at.end, w.T))
+    if (rest > NOTHING || at.t0 + TILE <= open || opens(w, at.end))
         return;
     if (warp == 0)
         shares(sh, x, at, open, rest);

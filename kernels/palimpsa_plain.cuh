@@ -9,7 +9,7 @@ enum { PLAIN_CHUNK = 256 };     /* tokens of the row that one block walks */
 
 struct plain {                  /* scratch of one call */
     struct docs docs;
-    float  *edge;               /* [chunks,H,2,V,K] what a chunk adds to the memory (or its gradient), then what it starts from */
+    float  *edge;               /* [chunks,H,2,V,K] what a chunk adds to the memory (its gradient), then its start */
     float  *keep;               /* [chunks,H] share of the memory before a chunk that outlives it */
     float  *dq, *dk;            /* [T,H,K] */
     float  *prior;              /* [chunks,H] */

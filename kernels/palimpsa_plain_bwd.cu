@@ -15,8 +15,10 @@ template <int C> struct shelf { float at[2 * SUB][2][32 * C]; };
 template <int C>
 __device__ void line_enter(struct line<C> *s, const struct scan_io &x, const struct docs &docs, int64_t t, int h, int v)
 {
+    const int64_t n = docs.seq[t];
+
     if (begins(docs, t))
-        line_load(s, memory_at(x.state[0], docs.seq[t], h, v), memory_at(x.state[1], docs.seq[t], h, v), (int)x.k.dim[2]);
+        line_load(s, memory_at(x.state[0], n, h, v), memory_at(x.state[1], n, h, v), (int)x.k.dim[2]);
 }
 
 /* Fills shelf lines from the memory s before token `from`: one per `every` tokens until `to`. */
@@ -80,8 +82,8 @@ __device__ void line_backward(struct line<C> *G, float (*M0)[32 * C], float *dde
 
 /* Adds up what the block's rows of a sub-tile gave: to dq and dk in scratch, to ddecay in place. */
 template <int C>
-__device__ void gather(const struct shelf<C> *all, const float (*ddecay)[8], const struct scan_io &g, const struct plain &w,
-                       int64_t from, int count, int h, int64_t H, int K, int rows, bool first)
+__device__ void gather(const struct shelf<C> *all, const float (*ddecay)[8], const struct scan_io &g,
+                       const struct plain &w, int64_t from, int count, int h, int64_t H, int K, int rows, bool first)
 {
     const int tid = threadIdx.y * 32 + threadIdx.x, threads = 32 * blockDim.y;
 
@@ -110,7 +112,8 @@ __global__ void plain_backward_kernel(struct scan_io x, struct scan_io g, struct
     __shared__ float ddecay[SUB][8], prior[8];
     struct shelf<C> *all = (struct shelf<C> *)shared, *mine = all + threadIdx.y;
     const int     h = blockIdx.y, W = blockDim.y, K = (int)x.k.dim[2], V = (int)x.v.dim[2];
-    const int64_t H = x.v.dim[1], chunk = blockIdx.x, T = x.v.dim[0], begin = chunk * PLAIN_CHUNK, end = min(begin + PLAIN_CHUNK, T);
+    const int64_t H = x.v.dim[1], T = x.v.dim[0], chunk = blockIdx.x;
+    const int64_t begin = chunk * PLAIN_CHUNK, end = min(begin + PLAIN_CHUNK, T);
     const float   Ip = expf(((const float *)x.prior[0].data)[h]);
     float dprior = 0.f, keep = 1.f;
 

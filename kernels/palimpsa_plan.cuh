@@ -16,8 +16,8 @@ __device__ inline void suffix(float a[2])
     a[0] += __shfl_sync(~0u, a[1], 0);
 }
 
-/* Does a block end with the lane's tokens? u: decay from after a token to the tile's end. Blocks are whole steps whose
- * decay falls into one bucket of LOSS; a step that decays by more than LOSS / 2 stands alone, by more than LOSS is cut. */
+/* Does a block end with the lane's tokens? u: decay from after a token to the tile's end. Blocks are whole steps
+ * whose decay falls into one bucket of LOSS; a step of more than LOSS / 2 stands alone, of more than LOSS is cut. */
 __device__ inline uint64_t block_ends(const float u[2])
 {
     const int lane = threadIdx.x % 32;
@@ -31,7 +31,7 @@ __device__ inline uint64_t block_ends(const float u[2])
         bucket[z] = (int)(from * (1.f / LOSS));
         inner[z] = d[z] > LOSS ? (int)((u[z] - to) * (1.f / LOSS)) : 0;
     }
-    const int   b1 = __shfl_sync(~0u, bucket[1], lane & 7);
+    const int b1 = __shfl_sync(~0u, bucket[1], lane & 7);
     const float d1 = __shfl_sync(~0u, d[1], lane & 7);
     for (int z = 0; z < 2; z++) {
         int   bn = __shfl_down_sync(~0u, bucket[z], 8), in = __shfl_down_sync(~0u, inner[z], 1);
@@ -71,12 +71,11 @@ __device__ inline void put_decay(const float *y, const struct plan *p, const str
         const int64_t t = p->t0 + lane + 32 * z;
         if (t >= w.T)
             continue;
-        if (p->opens >> (lane + 32 * z) & 1 && !x.state[0].data)
-            a[z] = 0.f;
+        const float d = p->opens >> (lane + 32 * z) & 1 && !x.state[0].data ? 0.f : a[z];
         if (w.decay)
-            w.decay[(p->part * w.T + t) * w.H + p->h] = a[z];
+            w.decay[(p->part * w.T + t) * w.H + p->h] = d;
         else if (g.decay.data)
-            *head_at<float>(g.decay, t, p->h) = a[z];
+            *head_at<float>(g.decay, t, p->h) = d;
     }
 }
 #endif

@@ -30,12 +30,15 @@ template <class F> struct alignas(16) shared {
     float key[STEP][2 * F::K], query[STEP][F::K];       /* (k*k, k) */
     float value[STEP][2 * F::BV];                       /* (b, v) / A */
     float out[F::KS][STEP][F::BV];
-    struct plan plan;
+    struct plan plan[2];                                /* even and odd tiles */
 };
 
 template <class F> struct held { float M[F::SIZE], J[F::SIZE]; };
 
 struct seat { int h, v0, j, row, col; };    /* head and first row of the block; lane's j, its first row and column */
+
+/* Where element e of a lane lies, from its first on: columns in pairs, those of a warp's four j side by side. */
+template <class F> __device__ inline int spot_of(int e) { return e / F::KT * F::K + e % F::KT / 2 * 8 + e % 2; }
 
 template <class F>
 __device__ void held_start(struct held<F> *a, const struct tiled &w, int64_t span, const struct seat &me)
@@ -44,7 +47,7 @@ __device__ void held_start(struct held<F> *a, const struct tiled &w, int64_t spa
 
 #pragma unroll
     for (int e = 0; e < F::SIZE; e += 2) {
-        const float4 s = *(const float4 *)(from + e / F::KT * F::K + e % F::KT);
+        const float4 s = *(const float4 *)(from + spot_of<F>(e));
         a->M[e] = s.x, a->J[e] = s.y, a->M[e + 1] = s.z, a->J[e + 1] = s.w;
     }
 }
@@ -57,7 +60,7 @@ __device__ void held_store(const struct held<F> *a, const struct tensor *to, int
 
 #pragma unroll
     for (int e = 0; e < F::SIZE; e += 2) {
-        const int at = e / F::KT * F::K + me.col + e % F::KT;
+        const int at = spot_of<F>(e) + me.col;
         if (M)
             *(float2 *)(M + at) = make_float2(a->M[e] * A, a->M[e + 1] * A);
         if (J)
@@ -67,8 +70,8 @@ __device__ void held_store(const struct held<F> *a, const struct tensor *to, int
 
 /* The next base: everything scaled, or, where a document ends and another begins, handed on and replaced. */
 template <class F>
-__device__ void held_renew(struct held<F> *a, const struct scan_io &x, const struct docs &docs, const struct plan *p, int s,
-                           bool first, const struct seat &me)
+__device__ void held_renew(struct held<F> *a, const struct scan_io &x, const struct docs &docs, const struct plan *p,
+                           int s, bool first, const struct seat &me)
 {
     const float   f = p->renew[s];
     const int64_t t = p->t0 + s;
@@ -85,7 +88,7 @@ __device__ void held_renew(struct held<F> *a, const struct scan_io &x, const str
     const float *J = t < x.v.dim[0] ? memory_at(x.state[1], docs.seq[t], me.h, me.v0 + me.row) : NULL;
 #pragma unroll
     for (int e = 0; e < F::SIZE; e++) {
-        const int at = e / F::KT * F::K + me.col + e % F::KT;
+        const int at = spot_of<F>(e) + me.col;
         a->M[e] = M ? f * M[at] : 0.f;
         a->J[e] = J ? f * J[at] : 0.f;
     }
@@ -137,11 +140,11 @@ __device__ void token(struct held<F> *a, struct shared<F> *sh, const struct seat
     const float *key = &sh->key[u][2 * me.col], *query = &sh->query[u][me.col];
     float v[F::VT], b[F::VT], sum[F::VT] = {};
 
-    take_values<F::VT>(v, b, &sh->value[u][2 * me.row]);
+    take_values<F::VT, 2>(v, b, &sh->value[u][2 * me.row]);
 #pragma unroll
     for (int n = 0; n < F::KT; n += 2) {
-        const float4 k = *(const float4 *)(key + turned<F>(n, me.j));
-        const float2 q = *(const float2 *)(query + n);
+        const float4 k = *(const float4 *)(key + 8 * n);
+        const float2 q = *(const float2 *)(query + 4 * n);
 #pragma unroll
         for (int r = 0; r < F::VT; r++)
             a->M[r * F::KT + n] = fmaf(v[r], k.y, a->M[r * F::KT + n]);
@@ -164,10 +167,9 @@ __device__ void token(struct held<F> *a, struct shared<F> *sh, const struct seat
 
 /* Eight tokens. */
 template <class F>
-__device__ void walk_step(struct held<F> *a, struct shared<F> *sh, const struct scan_io &x, const struct docs &docs, int n,
-                          bool first, const struct seat &me)
+__device__ void walk_step(struct held<F> *a, struct shared<F> *sh, const struct plan *p, const struct scan_io &x,
+                          const struct docs &docs, int n, bool first, const struct seat &me)
 {
-    const struct plan *p = &sh->plan;
     const unsigned bases = (unsigned)(p->bases >> n * STEP) & 255;
 
     if (bases & 1)
@@ -188,13 +190,16 @@ __device__ void walk_step(struct held<F> *a, struct shared<F> *sh, const struct 
     }
 }
 
-/* Plans the tile at t0; one warp. Lane l has tokens l and l + 32. */
-__device__ void make_plan(struct plan *p, const struct scan_io &x, const struct docs &docs, int64_t t0, bool first, int h, int v0)
+/* Plans the tile at t0; one warp. Lane l has tokens l and l + 32. last: the plan of the tile before, NULL for none. */
+__device__ void make_plan(struct plan *p, const struct plan *last, const struct scan_io &x, const struct tiled &w,
+                          int64_t t0, const struct seat &me)
 {
-    const int     lane = threadIdx.x % 32;
+    const int     lane = threadIdx.x % 32, h = me.h;
     const int64_t T = x.v.dim[0], H = x.v.dim[1];
-    const float   Ip = expf(((const float *)x.prior[0].data)[h]), before = first ? 0.f : p->after;
-    uint64_t bases = 1, begin = 0;
+    const float   Ip = expf(((const float *)x.prior[0].data)[h]);
+    const float   before = last ? last->after : 0.f;
+    const uint64_t begin = w.opens[t0 / TILE];
+    uint64_t bases = 1 | begin;
     float own[2], s[2], since = 0.f;
 
     for (int z = 0; z < 2; z++) {
@@ -203,15 +208,13 @@ __device__ void make_plan(struct plan *p, const struct scan_io &x, const struct 
             const float a = __shfl_up_sync(~0u, s[z], o);
             s[z] += lane >= o ? a : 0.f;
         }
-        begin |= (uint64_t)__ballot_sync(~0u, opens(docs, t0 + lane + 32 * z, T)) << 32 * z;
     }
     s[1] += __shfl_sync(~0u, s[0], 31);
-    const int last = (int)(__shfl_sync(~0u, s[0], 31) * (1.f / SCALE));
+    const int half = (int)(__shfl_sync(~0u, s[0], 31) * (1.f / SCALE));
     for (int z = 0; z < 2; z++) {
         const int bucket = (int)(s[z] * (1.f / SCALE)), left = __shfl_up_sync(~0u, bucket, 1);
-        bases |= (uint64_t)__ballot_sync(~0u, lane ? bucket != left : z && bucket != last) << 32 * z;
+        bases |= (uint64_t)__ballot_sync(~0u, lane ? bucket != left : z && bucket != half) << 32 * z;
     }
-    bases |= begin;
     for (int z = 0; z < 2; z++) {
         const int i = lane + 32 * z, b = 63 - __clzll(bases & (~0ull >> (63 - i)));     /* its base */
         const int bb = i ? 63 - __clzll(bases & (~0ull >> (64 - i))) : 0;               /* that of the token before */
@@ -228,15 +231,14 @@ __device__ void make_plan(struct plan *p, const struct scan_io &x, const struct 
         p->bases = bases, p->opens = begin, p->before = before, p->t0 = t0;
         p->left = (int)min((int64_t)TILE, T - t0);
         p->k = place_of(x.k, t0, h * x.k.dim[1] / H, 0), p->q = place_of(x.q, t0, h * x.q.dim[1] / H, 0);
-        p->v = place_of(x.v, t0, h, v0), p->b = place_of(x.beta, t0, h, v0), p->o = place_of(x.o, t0, h, v0);
+        p->v = place_of(x.v, t0, h, me.v0), p->b = place_of(x.beta, t0, h, me.v0);
+        p->o = place_of(x.o, t0, h, me.v0);
     }
 }
 
 template <class F>
-__device__ void start_fetch(struct shared<F> *sh, int n)
+__device__ void start_fetch(struct shared<F> *sh, const struct plan *p, int n)
 {
-    const struct plan *p = &sh->plan;
-
     fetch_rows<F::K / 8, F::threads>(sh->raw.k, p->k, n * STEP, p->left);
     fetch_rows<F::K / 8, F::threads>(sh->raw.q, p->q, n * STEP, p->left);
     fetch_rows<F::BV / 8, F::threads>(sh->raw.v, p->v, n * STEP, p->left);
@@ -244,46 +246,44 @@ __device__ void start_fetch(struct shared<F> *sh, int n)
 }
 
 template <class F>
-__device__ void convert(struct shared<F> *sh, int n)
+__device__ void convert(struct shared<F> *sh, const struct plan *p, int n)
 {
     constexpr int KC = F::K / 8, VC = F::BV / 8;
     float a[8], b[8];
 
-    for (int i = threadIdx.x; i < STEP * KC; i += F::threads) {
+    SPREAD(i, STEP * KC, F::threads,
         const int r = i / KC, c = i % KC * 8;
         unpack(a, *(const uint4 *)&sh->raw.k[r][c]);
-        put_keys<F>(sh->key[r], a, c, 1.f);
+        put_keys(&sh->key[r][2 * c], a, 1.f);
         unpack(a, *(const uint4 *)&sh->raw.q[r][c]);
-        put8(&sh->query[r][c], a);
-    }
-    for (int i = threadIdx.x; i < STEP * VC; i += F::threads) {
+        put8(&sh->query[r][c], a));
+    SPREAD(i, STEP * VC, F::threads,
         const int r = i / VC, c = i % VC * 8;
-        const float m = sh->plan.up[n * STEP + r];
+        const float m = p->up[n * STEP + r];
         unpack(a, *(const uint4 *)&sh->raw.v[r][c]);
         unpack(b, *(const uint4 *)&sh->raw.b[r][c]);
-        put_values(&sh->value[r][2 * c], b, a, m, m);
-    }
+        put_values(&sh->value[r][2 * c], b, a, m, m));
 }
 
 template <class F>
-__device__ void write_out(const struct shared<F> *sh, float scale, int n)
+__device__ void write_out(const struct shared<F> *sh, const struct plan *p, float scale, int n)
 {
-    const struct place o = sh->plan.o;
+    const struct place o = p->o;
+    const int left = p->left - n * STEP;
     float a[8], b[8];
 
-    for (int i = threadIdx.x; i < STEP * F::BV / 8; i += F::threads) {
-        const int r = i / (F::BV / 8), c = i % (F::BV / 8) * 8, s = n * STEP + r;
+    SPREAD(i, STEP * F::BV / 8, F::threads,
+        const int r = i / (F::BV / 8), c = i % (F::BV / 8) * 8;
         for (int w = 0; w < F::KS; w++) {
             *(float4 *)b = *(const float4 *)&sh->out[w][r][c];
             *(float4 *)(b + 4) = *(const float4 *)&sh->out[w][r][c + 4];
             for (int e = 0; e < 8; e++)
                 a[e] = w ? a[e] + b[e] : b[e];
         }
-        if (s < sh->plan.left)
-            *(uint4 *)(o.at + (unsigned)(s * o.row + 2 * c)) =
+        if (r < left)
+            *(uint4 *)(o.at + (unsigned)((n * STEP + r) * o.row + 2 * c)) =
                 make_uint4(pair(scale * a[0], scale * a[1]), pair(scale * a[2], scale * a[3]),
-                           pair(scale * a[4], scale * a[5]), pair(scale * a[6], scale * a[7]));
-    }
+                           pair(scale * a[4], scale * a[5]), pair(scale * a[6], scale * a[7])));
 }
 
 template <class F, bool SAVE, int BLOCKS>
@@ -291,39 +291,42 @@ __global__ void __launch_bounds__(F::threads, BLOCKS) read_kernel(struct scan_io
 {
     extern __shared__ __align__(16) char memory[];
     struct shared<F> *sh = (struct shared<F> *)memory;
-    struct plan *p = &sh->plan;
-    const int     lane = threadIdx.x % 32, h = blockIdx.z, v0 = blockIdx.y * F::BV;
-    const struct seat me = { h, v0, lane % 4, lane / 4 * F::VT, ((int)threadIdx.x / 32 * 4 + lane % 4) * F::KT };
+    const int lane = threadIdx.x % 32, warp = (int)threadIdx.x / 32, v0 = blockIdx.y * F::BV;
+    const struct seat me = { (int)blockIdx.z, v0, lane % 4, lane / 4 * F::VT, warp * 4 * F::KT + lane % 4 * 2 };
     const int64_t from = blockIdx.x * w.span_tokens, end = min(from + w.span_tokens, w.T);
     struct held<F> a;
+    int odd = 0;
 
+    if (warp == 0)
+        make_plan(&sh->plan[0], NULL, x, w, from, me);
     held_start(&a, w, blockIdx.x, me);
-    for (int64_t t0 = from; t0 < end; t0 += TILE) {
-        __syncthreads();
-        if (t0 > from)
-            write_out(sh, x.scale, STEPS - 1);
-        __syncthreads();
-        if (threadIdx.x < 32)
-            make_plan(p, x, w.docs, t0, t0 == from, h, v0);
-        __syncthreads();
-        start_fetch(sh, 0);
+    __syncthreads();
+    start_fetch(sh, &sh->plan[0], 0);
+    for (int64_t t0 = from; t0 < end; t0 += TILE, odd ^= 1) {
+        const struct plan *p = &sh->plan[odd];
+        struct plan *other = &sh->plan[odd ^ 1];
         if (SAVE)
             held_store(&a, x.saved, t0 / TILE, expf(-p->before), me);
         for (int n = 0; n < STEPS; n++) {
             fetched();
             __syncthreads();
-            if (n)
-                write_out(sh, x.scale, n - 1);
-            convert(sh, n);
+            if (n || t0 > from)
+                write_out(sh, n ? p : other, x.scale, (n + STEPS - 1) % STEPS);
+            convert(sh, p, n);
+            if (n == STEPS - 2 && t0 + TILE < end && warp == t0 / TILE % F::KS)
+                make_plan(other, p, x, w, t0 + TILE, me);
             __syncthreads();
             if (n + 1 < STEPS)
-                start_fetch(sh, n + 1);
-            walk_step(&a, sh, x, w.docs, n, t0 == from, me);
+                start_fetch(sh, p, n + 1);
+            else if (t0 + TILE < end)
+                start_fetch(sh, other, 0);
+            walk_step(&a, sh, p, x, w.docs, n, t0 == from, me);
         }
     }
+    const struct plan *p = &sh->plan[odd ^ 1];
     __syncthreads();
-    write_out(sh, x.scale, STEPS - 1);
-    if ((end - from) % TILE == 0 && opens(w.docs, end, w.T))
+    write_out(sh, p, x.scale, STEPS - 1);
+    if ((end - from) % TILE == 0 && opens(w, end))
         held_store(&a, x.next, w.docs.seq[end - 1], expf(-p->after), me);
 }
 

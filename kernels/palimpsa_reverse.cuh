@@ -12,7 +12,7 @@ static constexpr int padded(int n, int to) { return n + ((to - n % 32) + 32) % 3
 template <int KT_, int KS_, int VT_> struct form {
     static constexpr int KT = KT_, KS = KS_, VT = VT_, SIZE = KT * VT, K = 4 * KT * KS, BV = 8 * VT, threads = 32 * KS;
     /* strides at which the 16-byte stores of a quarter warp touch different banks */
-    static constexpr int KP = padded(2 * K, KT == 8 ? 4 : 16), VP = padded(2 * BV, VT == 6 ? 8 : 4);
+    static constexpr int KP = padded(2 * K, 16), VP = padded(2 * BV, 8);
 };
 
 /* What is to be done in one tile. Bits are tokens; token T counts as a document's first. */
@@ -26,7 +26,7 @@ struct plan {
     int      left, sweep;               /* tokens that are there; steps to walk forward first */
     unsigned keep;                      /* bit p: keep the memory before step p for later */
     float    Ip, sum;                   /* sum: decay from the tile's start to the segment's end */
-    bool     first, last, open;         /* first and last tile of its segment; has a document begun in the segment? */
+    bool     last, open;                /* last tile of its segment; has a document begun in the segment? */
 };
 
 template <class F> struct alignas(16) shared {
@@ -38,7 +38,7 @@ template <class F> struct alignas(16) shared {
     float row[BATCH][4 * F::KS][F::VP];                 /* (db / 2m, dv / m) */
     float own[BATCH][F::threads];                       /* ddecay less the next token's */
     float y[TILE];                                      /* the same, summed */
-    struct plan plan;
+    struct plan plan[2];
     int   job;
 };
 #endif

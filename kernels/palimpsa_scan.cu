@@ -1,28 +1,37 @@
 /* palimpsa_scan.cu - the palimpsa scan on CUDA: which path runs, and what the paths share. */
 #include "palimpsa.cuh"
 
-/* Threads own elements of `to`; heads and parts are added in order. */
-template <typename X>
+/* A thread owns N elements of `to`; heads and parts are added in order. */
+template <int N, typename X>
 __global__ void fold_kernel(struct tensor to, const float *from, int64_t H, int64_t parts)
 {
-    const int64_t G = to.dim[1], K = to.dim[2], i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    const int64_t G = to.dim[1], K = to.dim[2], i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     const int64_t t = i / (G * K), g = i / K % G, part = to.dim[0] * H * K;
-    float sum = 0.f;
+    struct pack<float, N> sum = {};
     if (t >= to.dim[0])
         return;
 
     for (int64_t h = (g * H + G - 1) / G; h * G / H == g && h < H; h++)
-        for (int64_t p = 0; p < parts; p++)
-            sum += from[p * part + (t * H + h) * K + i % K];
-    store(head_at<X>(to, t, g) + i % K, sum);
+        for (int64_t p = 0; p < parts; p++) {
+            const struct pack<float, N> a = *(const struct pack<float, N> *)(from + p * part + (t * H + h) * K + i % K);
+            for (int e = 0; e < N; e++)
+                sum.at[e] += a.at[e];
+        }
+    for (int e = 0; e < N; e++)
+        store(head_at<X>(to, t, g) + i % K + e, sum.at[e]);
 }
 
 void palimpsa_fold(struct dev *d, struct tensor to, const float *from, int64_t H, int64_t parts)
 {
+    const int64_t n = tensor_count(to);
+
     if (!to.data)
         return;
     FOR_TYPE(to.type, X,
-        fold_kernel<X><<<(unsigned)ceil_div(tensor_count(to), 256), 256, 0, stream_of(d)>>>(to, from, H, parts));
+        if (to.dim[2] % 4 == 0)
+            fold_kernel<4, X><<<(unsigned)ceil_div(n / 4, 256), 256, 0, stream_of(d)>>>(to, from, H, parts);
+        else
+            fold_kernel<1, X><<<(unsigned)ceil_div(n, 256), 256, 0, stream_of(d)>>>(to, from, H, parts));
     CUDA(cudaGetLastError());
 }
 
@@ -122,7 +131,7 @@ static void palimpsa_backward(struct dev *d, const struct seqs *s, const struct 
 
     if (s->tokens > 0) {
         move_aside(d, in.next, in.state, &scratch);
-        if (palimpsa_tiled_fits(d, x) && !g->var.data && (!g->o.data || packs(g->o, 8)))
+        if (palimpsa_tiled_fits(d, x) && palimpsa_tiled_fits_back(g))
             palimpsa_tiled_backward(d, s, x, &in, aligned(scratch));
         else
             palimpsa_plain_backward(d, s, x, &in, aligned(scratch));

@@ -19,19 +19,27 @@ __device__ inline struct place place_of(const struct tensor &a, int64_t t, int64
 /* A step's tokens as they come. */
 template <class F> struct alignas(16) raw_step { bf16 k[STEP][F::K], q[STEP][F::K], v[STEP][F::BV], b[STEP][F::BV]; };
 
-/* Fetches C 16-byte pieces of each token of a step that starts at token s of a tile. From `left` on tokens are zeros. */
+/* Fetches C 16-byte pieces of each token of a step from token s of a tile on. From `left` on tokens are zeros. */
 template <int C, int THREADS>
 __device__ inline void fetch_rows(void *to, const struct place &from, int s, int left)
 {
     const struct place p = from;
 
-    for (int i = threadIdx.x; i < STEP * C; i += THREADS)
-        fetch((uint4 *)to + i, p.at + (unsigned)((s + i / C) * p.row + i % C * 16), s + i / C < left && p.at);
+#pragma unroll
+    for (int z = 0; z < (STEP * C + THREADS - 1) / THREADS; z++) {
+        const int i = threadIdx.x + z * THREADS, r = s + i / C;
+        if (STEP * C % THREADS == 0 || i < STEP * C)
+            fetch((uint4 *)to + i, p.at + (unsigned)(r * p.row + i % C * 16), r < left && p.at);
+    }
 }
 
-/* Where column n of lane group j's lies among pairs: for KT == 8 some are turned, so that the four j of a warp touch
- * different banks. */
-template <class F> __device__ inline int turned(int n, int j) { return 2 * (F::KT == 8 ? n ^ (j >> 1 & 1) * 2 : n); }
+/* Do something for each i < N, a block's threads side by side. */
+#define SPREAD(i, N, THREADS, ...) do { \
+    _Pragma("unroll") \
+    for (int z_ = 0; z_ < ((N) + (THREADS) - 1) / (THREADS); z_++) { \
+        const int i = threadIdx.x + z_ * (THREADS); \
+        if ((N) % (THREADS) == 0 || i < (N)) { __VA_ARGS__; } \
+    } } while (0)
 
 __device__ inline void put8(float *to, const float a[8])
 {
@@ -39,13 +47,13 @@ __device__ inline void put8(float *to, const float a[8])
     *(float4 *)(to + 4) = make_float4(a[4], a[5], a[6], a[7]);
 }
 
-/* Eight columns from c on as (f k k, k), f 1 or 1/2. */
-template <class F>
-__device__ inline void put_keys(float *to, const float a[8], int c, float f)
+/* Eight columns as (f k k, k), f 1 or 1/2. */
+__device__ inline void put_keys(float *to, const float a[8], float f)
 {
 #pragma unroll
     for (int e = 0; e < 8; e += 2)
-        *(float4 *)(to + 2 * c + turned<F>(e, c / 8)) = make_float4(f * a[e] * a[e], a[e], f * a[e + 1] * a[e + 1], a[e + 1]);
+        *(float4 *)(to + 2 * e) =
+            make_float4(f * a[e] * a[e], a[e], f * a[e + 1] * a[e + 1], a[e + 1]);
 }
 
 /* Eight rows as (fb b, fv v). */
@@ -56,13 +64,13 @@ __device__ inline void put_values(float *to, const float b[8], const float v[8],
         *(float4 *)(to + 2 * e) = make_float4(fb * b[e], fv * v[e], fb * b[e + 1], fv * v[e + 1]);
 }
 
-/* (b, v) of a lane's rows. */
-template <int N>
+/* (b, v) of a lane's rows, pairs of them APART rows apart. */
+template <int N, int APART>
 __device__ inline void take_values(float v[N], float b[N], const float *from)
 {
 #pragma unroll
     for (int r = 0; r < N; r += 2) {
-        const float4 a = *(const float4 *)(from + 2 * r);
+        const float4 a = *(const float4 *)(from + APART * r);
         b[r] = a.x, v[r] = a.y, b[r + 1] = a.z, v[r + 1] = a.w;
     }
 }

@@ -9,7 +9,7 @@
  * the few spans. */
 #include "palimpsa_mma.cuh"
 
-enum { STAGE = 32, CHUNK = 64, CHUNKS = 16 };   /* tokens staged at a time; of a chunk; chunks of a span at most */
+enum { STAGE = 32, CHUNK = TILE, CHUNKS = 16 };  /* tokens staged at a time; of a chunk; chunks of a span at most */
 
 template <int K, int BV> struct span_shared {
     bf16  key[4][STAGE][K + 8];         /* f k high and low, f k*k high and low */
@@ -20,22 +20,41 @@ template <int K, int BV> struct span_shared {
     int   doc[CHUNKS];                    /* the last document that begins in the chunk, -1: none */
 };
 
+/* One warp a tile. */
+__global__ void openings_kernel(struct tiled w, uint64_t *bits)
+{
+    const int64_t tile = blockIdx.x, t = tile * TILE + threadIdx.x;
+    const unsigned a = __ballot_sync(~0u, t < w.T ? begins(w.docs, t) : t == w.T);
+    const unsigned b = __ballot_sync(~0u, t + 32 < w.T ? begins(w.docs, t + 32) : t + 32 == w.T);
+
+    if (threadIdx.x == 0)
+        bits[tile] = (uint64_t)b << 32 | a;
+}
+
+void palimpsa_openings(struct dev *d, const struct tiled *w)
+{
+    openings_kernel<<<(unsigned)ceil_div(w->T, TILE), 32, 0, stream_of(d)>>>(*w, (uint64_t *)w->opens);
+    CUDA(cudaGetLastError());
+}
+
 /* The f of one chunk, by one warp: from the last token back. */
 template <int K, int BV>
-__device__ void chunk_shares(struct span_shared<K, BV> *sh, const struct scan_io &x, const struct docs &docs,
+__device__ void chunk_shares(struct span_shared<K, BV> *sh, const struct scan_io &x, const struct tiled &w,
                              int64_t from, int c, int h)
 {
     const int lane = threadIdx.x % 32;
+    const uint64_t bits = w.opens[from / CHUNK];
     float after = 0.f;
     bool open = false;
 
     if (lane == 0)
         sh->doc[c] = -1;
     __syncwarp();
+#pragma unroll
     for (int g = CHUNK / 32 - 1; g >= 0; g--) {
         const int64_t t = from + g * 32 + lane;
-        const bool begin = t < x.v.dim[0] && begins(docs, t);
-        const unsigned mask = __ballot_sync(~0u, begin);
+        const unsigned mask = (unsigned)(bits >> 32 * g);
+        const bool  begin = mask >> lane & 1 && t < w.T;
         const float own = forgetting(x, t, h);
         float s = own;
         for (int o = 1; o < 32; o *= 2) {
@@ -45,7 +64,7 @@ __device__ void chunk_shares(struct span_shared<K, BV> *sh, const struct scan_io
         const bool later = open || (mask >> lane) >> 1;
         sh->share[c * CHUNK + g * 32 + lane] = later ? 0.f : expf(-(after + s - own));
         if (begin && !later) {
-            sh->doc[c] = docs.seq[t];
+            sh->doc[c] = w.docs.seq[t];
             sh->carried[c] = expf(-(after + s));
         }
         open |= mask != 0;
@@ -56,7 +75,8 @@ __device__ void chunk_shares(struct span_shared<K, BV> *sh, const struct scan_io
 }
 
 template <int K, int BV>
-__device__ void fetch_values(struct span_shared<K, BV> *sh, const struct scan_io &x, int64_t from, int h, int v0, int slot)
+__device__ void fetch_values(struct span_shared<K, BV> *sh, const struct scan_io &x, int64_t from, int h, int v0,
+                             int slot)
 {
     for (int i = threadIdx.x; i < STAGE * BV / 8; i += 2 * BV) {
         const int r = i / (BV / 8), c = i % (BV / 8) * 8;
@@ -77,7 +97,8 @@ __device__ void load_keys(struct keys<K, BV> *y, const struct scan_io &x, int64_
         const int i = threadIdx.x + n * 2 * BV;
         const int64_t t = from + i / (K / 8);
         if (i < STAGE * K / 8)
-            y->at[n] = t < x.v.dim[0] ? *(const uint4 *)(key_at<bf16>(x, t, h) + i % (K / 8) * 8) : make_uint4(0, 0, 0, 0);
+            y->at[n] = t < x.v.dim[0] ? *(const uint4 *)(key_at<bf16>(x, t, h) + i % (K / 8) * 8)
+                                      : make_uint4(0, 0, 0, 0);
     }
 }
 
@@ -111,7 +132,8 @@ __device__ void add_stage(struct rows<K> *s, const struct span_shared<K, BV> *sh
 #pragma unroll
     for (int k0 = 0; k0 < STAGE; k0 += 16) {
         const int row = k0 + (q & 1) * 8 + r, col = warp * 16 + (q >> 1) * 8;
-        const struct frag v = blocks_turned(&sh->value[slot][0][row][col]), b = blocks_turned(&sh->value[slot][1][row][col]);
+        const struct frag v = blocks_turned(&sh->value[slot][0][row][col]);
+        const struct frag b = blocks_turned(&sh->value[slot][1][row][col]);
 #pragma unroll
         for (int m = 0; m < K / 16; m++) {
             struct frag part[4];
@@ -178,7 +200,7 @@ __global__ void __launch_bounds__(2 * BV) span_kernel(struct scan_io x, struct t
     load_keys(&next, x, from, h);
     fetch_values(sh, x, from, h, v0, 0);
     for (int c = warp; c < count; c += BV / 16)
-        chunk_shares(sh, x, w.docs, from + c * CHUNK, c, h);
+        chunk_shares(sh, x, w, from + c * CHUNK, c, h);
     __syncthreads();
     for (int st = 0; st < count * CHUNK / STAGE; st++) {
         const int c = st / (CHUNK / STAGE);
@@ -258,9 +280,14 @@ void palimpsa_span_states(struct dev *d, const struct scan_io *x, const struct t
     switch (x->k.dim[2]) {
     case 16:  launch<16, 32>(d, x, w);  break;
     case 48:  launch<48, 48>(d, x, w);  break;
-    case 64:  launch<64, 64>(d, x, w);  break;
+    case 64:  launch<64, 32>(d, x, w);  break;
     case 96:  launch<96, 48>(d, x, w);  break;
-    case 128: launch<128, 64>(d, x, w); break;
+    case 128:
+        if (w->V % 64 == 0)
+            launch<128, 64>(d, x, w);
+        else
+            launch<128, 32>(d, x, w);
+        break;
     default:  BUG("no span kernel for K = %d", (int)x->k.dim[2]);
     }
     palimpsa_chain(d, w->span, w->kept, 2 * w->V * x->k.dim[2], w->H, w->spans, false);

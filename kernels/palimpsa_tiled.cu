@@ -1,20 +1,22 @@
 /* palimpsa_tiled.cu - the palimpsa scan at full speed for common shapes: scratch and the order of the passes. */
 #include "palimpsa_tiled.cuh"
 
-/* Shapes that have kernels. V: a multiple of this, the most rows that any pass takes at once; rows: those of the memory
- * that a block owns; warps of a block, blocks of a multiprocessor. */
-static const struct { int K, V, rows, warps, reverse_blocks, read_blocks; } shapes[] = {
-    { 16, 32, 32, 1, 8, 16 }, { 48, 48, 48, 2, 4, 8 }, { 64, 64, 32, 2, 4, 8 }, { 96, 48, 48, 4, 2, 4 },
-    { 128, 64, 32, 4, 2, 4 },
+/* Shapes that have kernels; rows: those of the memory that a block owns; warps of a block, blocks of a
+ * multiprocessor. */
+static const struct { int K, rows, warps, reverse_blocks, read_blocks; } shapes[] = {
+    { 16, 32, 1, 8, 16 }, { 48, 48, 2, 4, 8 }, { 64, 32, 2, 4, 8 }, { 96, 48, 4, 2, 4 }, { 128, 32, 4, 2, 4 },
 };
 
 static int shape_of(const struct scan_io *x)
 {
     for (int i = 0; i < (int)LEN(shapes); i++)
-        if (x->k.dim[2] == shapes[i].K && x->v.dim[2] % shapes[i].V == 0)
+        if (x->k.dim[2] == shapes[i].K && x->v.dim[2] % shapes[i].rows == 0)
             return i;
     return -1;
 }
+
+/* May the tokens of a tile be told apart in 31 bits of bytes? */
+static bool near(struct tensor t) { return t.row < (int64_t)1 << 23; }
 
 bool palimpsa_tiled_fits(const struct dev *d, const struct scan_io *x)
 {
@@ -22,35 +24,48 @@ bool palimpsa_tiled_fits(const struct dev *d, const struct scan_io *x)
 
     CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, d->index));
     return major == 9 && shape_of(x) >= 0 && x->q.type == BF16 && !x->var.data && x->v.dim[1] < 65536 &&
-        packs(x->q, 8) && packs(x->k, 8) && packs(x->v, 8) && packs(x->beta, 8) && packs(x->o, 8);
+        packs(x->q, 8) && packs(x->k, 8) && packs(x->v, 8) && packs(x->beta, 8) && packs(x->o, 8) &&
+        near(x->q) && near(x->k) && near(x->v) && near(x->beta) && near(x->o);
 }
 
-/* Tokens of a piece of the row that one block walks, so that the last wave of blocks is as full as can be; long pieces
- * are better, as each costs something of its own. */
-static int64_t piece_tokens(const struct dev *d, int64_t T, int64_t jobs, int64_t blocks, int64_t most, int64_t extra)
+bool palimpsa_tiled_fits_back(const struct scan_io *g)
+{
+    return !g->var.data && packs(g->o, 8) && packs(g->q, 2) && packs(g->k, 2) && packs(g->v, 2) && packs(g->beta, 2) &&
+        near(g->o) && near(g->q) && near(g->k) && near(g->v) && near(g->beta);
+}
+
+/* Tokens of a piece of the row that one block walks: few waves of blocks, and full ones. A piece costs something of its
+ * own, as much as `extra` tokens. Where pieces queue and are uneven, the last is half done when the others are. */
+static int64_t piece_tokens(const struct dev *d, int64_t T, int64_t jobs, int64_t blocks, int64_t most, int64_t extra,
+                            bool uneven)
 {
     const int64_t running = blocks * cuda_of(d)->sms;
     int64_t best = most;
     double  cost = 1e30;
 
     for (int64_t n = most; n >= 2 * TILE; n /= 2) {
-        const double waves = (double)ceil_div(ceil_div(T, n) * jobs, running), c = waves * (double)(n + extra);
+        const int64_t all = ceil_div(T, n) * jobs;
+        const double  waves = uneven && all > running ? (double)all / (double)running + 0.5
+                                                      : (double)ceil_div(all, running);
+        const double  c = waves * (double)(n + extra);
         if (c < 0.99 * cost)
             cost = c, best = n;
     }
     return best;
 }
 
-static struct tiled tiled_of(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward, struct carver *m)
+static struct tiled tiled_of(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward,
+                             struct carver *m)
 {
     const int64_t T = s->tokens, H = x->v.dim[1], V = x->v.dim[2], K = x->k.dim[2], memory = H * V * K * 2;
     const int shape = shape_of(x);
     struct tiled w = {};
 
     w.docs = (struct docs){ s->dstart, s->dseq };
-    w.T = T, w.H = H, w.V = V;
+    w.T = T, w.H = H, w.V = V, w.one = 1.f;
+    w.opens = (const uint64_t *)carve(m, 2 * seqs_tiles(s));
     if (!backward) {
-        w.span_tokens = piece_tokens(d, T, H * V / shapes[shape].rows, shapes[shape].read_blocks, 1024, 32);
+        w.span_tokens = piece_tokens(d, T, H * V / shapes[shape].rows, shapes[shape].read_blocks, 1024, 32, false);
         w.spans     = ceil_div(T, w.span_tokens);
         w.span      = carve(m, w.spans * memory);
         w.kept      = carve(m, w.spans * H);
@@ -58,12 +73,12 @@ static struct tiled tiled_of(const struct dev *d, const struct seqs *s, const st
         return w;
     }
     w.parts     = V / shapes[shape].rows;
-    w.segment   = piece_tokens(d, T, H * w.parts, shapes[shape].reverse_blocks, 2048, 32);
+    w.segment   = piece_tokens(d, T, H * w.parts, shapes[shape].reverse_blocks, 2048, 45, true);
     w.segments  = ceil_div(T, w.segment);
     w.grad      = carve(m, w.segments * memory);
     w.grad_kept = carve(m, w.segments * H);
     w.rest      = carve(m, seqs_tiles(s) * H);
-    w.check     = (float4 *)carve(m, (int64_t)cuda_of(d)->sms * shapes[shape].reverse_blocks * 7 * shapes[shape].rows * K * 2);
+    w.check     = (float4 *)carve(m, cuda_of(d)->sms * shapes[shape].reverse_blocks * 7 * shapes[shape].rows * K * 2);
     w.next      = (int *)carve(m, 1);
     w.dump      = carve(m, 1024);
     w.priors    = w.segments * w.parts * shapes[shape].warps;
@@ -90,15 +105,18 @@ void palimpsa_tiled_forward(struct dev *d, const struct seqs *s, const struct sc
     struct carver m = { (char *)scratch, 0 };
     const struct tiled w = tiled_of(d, s, x, false, &m);
 
+    palimpsa_openings(d, &w);
     palimpsa_span_states(d, x, &w);
     palimpsa_read(d, x, &w);
 }
 
-void palimpsa_tiled_backward(struct dev *d, const struct seqs *s, const struct scan_io *x, const struct scan_io *g, void *scratch)
+void palimpsa_tiled_backward(struct dev *d, const struct seqs *s, const struct scan_io *x, const struct scan_io *g,
+                             void *scratch)
 {
     struct carver m = { (char *)scratch, 0 };
     const struct tiled w = tiled_of(d, s, x, true, &m);
 
+    palimpsa_openings(d, &w);
     palimpsa_reverse(d, x, g, &w);
     palimpsa_correct(d, x, g, &w);
     if (w.dq)

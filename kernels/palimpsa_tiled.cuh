@@ -16,6 +16,7 @@ enum { TILE = SEQ_TILE };
 struct tiled {                  /* scratch of one call; a memory [V,K] here is pairs (M,J) */
     struct docs docs;
     int64_t T, H, V, spans, span_tokens, segments, segment;     /* tokens of a span, a segment: whole tiles */
+    const uint64_t *opens;      /* [tiles] a bit for each token that begins a document, token T too */
     float  *span, *kept;        /* forward [spans,H,V,K,2] [spans,H]: what a span adds and leaves, then its start */
     float  *grad, *grad_kept;   /* backward [segments,H,V,K,2] [segments,H]: the same for gradients, from the end */
     float  *rest;               /* backward [tiles,H]: decay from a tile's end to its segment's */
@@ -25,8 +26,10 @@ struct tiled {                  /* scratch of one call; a memory [V,K] here is p
     float  *dq, *dk, *decay;    /* [parts,T,H,K] x2, [parts,T,H]: V in `parts` pieces; NULL: straight out */
     float  *prior;              /* [priors,H] */
     int64_t parts, priors;
+    float   one;                /* 1, which the compiler cannot know: see load_memory in palimpsa_sweep.cuh */
 };
 
+void palimpsa_openings(struct dev *d, const struct tiled *w);
 void palimpsa_span_states(struct dev *d, const struct scan_io *x, const struct tiled *w);
 void palimpsa_chain(struct dev *d, float *edge, const float *kept, int64_t n, int64_t H, int64_t count, bool reverse);
 void palimpsa_read(struct dev *d, const struct scan_io *x, const struct tiled *w);
@@ -38,8 +41,8 @@ __device__ inline float forgetting(const struct scan_io &x, int64_t t, int64_t h
     return t < x.v.dim[0] ? fminf(-*head_at<float>(x.decay, t, h), 90.f) : 0.f;
 }
 
-/* Token t of a row in which one more document begins after the last token. */
-__device__ inline bool opens(const struct docs &d, int64_t t, int64_t T) { return t < T ? begins(d, t) : t == T; }
+/* Does a document begin with token t? One more begins after the last token. */
+__device__ inline bool opens(const struct tiled &w, int64_t t) { return t >= w.T || w.opens[t / TILE] >> t % TILE & 1; }
 
 template <typename X> __device__ inline const X *key_at(const struct scan_io &x, int64_t t, int64_t h)
 {
@@ -74,7 +77,8 @@ __device__ inline uint32_t shared_at(const void *p) { return (uint32_t)__cvta_ge
 /* 16 bytes to shared memory in the background, or zeros when there are none. */
 __device__ inline void fetch(void *to, const void *from, bool there)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" :: "r"(shared_at(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(shared_at(to)), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 __device__ inline void fetched(void) { asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory"); }
 #endif
