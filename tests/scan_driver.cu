@@ -371,8 +371,9 @@ static bool drive(struct dev *d, const struct drive *c, bool verify, bool time)
     const int64_t f = palimpsa_cuda.scratch(d, &s, &x, false), b = palimpsa_cuda.scratch(d, &s, &x, true);
     scratch = fresh(F32, 0, { std::max(f, b) / 4 + 1 }).data;
 
-    if (s.longest == 1)
-        g = {};
+    if (s.longest == 1)                 /* only the reference reads what is left */
+        g.q.data = g.k.data = g.v.data = g.beta.data = g.decay.data = g.prior[0].data = g.state[0].data =
+            g.state[1].data = NULL;
     const uint64_t first = run(d, &s, &x, &g, scratch, verify);
     const uint64_t second = verify ? run(d, &s, &x, &g, scratch, true) : 0;
     if (verify)
