@@ -8,8 +8,6 @@
 #include "sheet.cuh"
 #include "op_step.h"
 
-enum { AHEAD = 4 };                      /* packs of a matrix that a lane fetches beforehand */
-
 struct few {
     const void *w[PRODUCTS];
     void       *y[PRODUCTS];
@@ -45,16 +43,6 @@ template <int M> __device__ inline float row_sum(float x)
     return x;
 }
 
-/* Element k of row m, in as many independent loads as there is work: the first of a norm is still without its scale. */
-template <typename X> __device__ inline float element(const struct few &p, int m, int k)
-{
-    const float x = get(p.x, m * p.x.row + k);
-
-    if (p.before == BEFORE_NORM)
-        return x * p.norm[k];
-    return p.before == BEFORE_SWIGLU ? x * sigmoid(x) * get(p.up, m * p.up.row + k) : x;
-}
-
 template <typename X> __device__ inline float rounded(float x)
 {
     X y;
@@ -63,35 +51,49 @@ template <typename X> __device__ inline float rounded(float x)
     return load(&y);
 }
 
-/* u [M][K]: the rows as the matrices meet them, rounded to their type. */
+/* u [M][K]: the rows as the matrices meet them, rounded to their type. All loads of a round are under way at once, so
+ * there is a loop for each kind of row. */
 template <int M, typename X> __device__ inline void stage(float *u, const struct few &p)
 {
     constexpr int lanes = 32 * few_warps<M>() / M, AT_ONCE = 8;
     const int m = threadIdx.x / lanes, lane = threadIdx.x % lanes, K = m < p.rows ? p.K : 0;
-    const bool norm = p.before == BEFORE_NORM;
-    float sum = 0.f;
+    float x[AT_ONCE], y[AT_ONCE], sum = 0.f;
 
-    for (int k0 = 0; k0 < K; k0 += lanes * AT_ONCE) {
-        float x[AT_ONCE], y[AT_ONCE];
+    u += m * p.K;
+    for (int k0 = lane; k0 < K && p.before == BEFORE_NORM; k0 += lanes * AT_ONCE) {
+        const float *from = (const float *)p.x.data + m * p.x.row;
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int k = k0 + i * lanes + lane;
-            x[i] = k < K ? element<X>(p, m, k) : 0.f;
-            y[i] = norm && k < K ? get(p.x, m * p.x.row + k) : 0.f;
+            const int k = k0 + i * lanes;
+            x[i] = k < K ? from[k] : 0.f;
+            y[i] = k < K ? p.norm[k] : 0.f;
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; i++) {
-            const int k = k0 + i * lanes + lane;
-            sum += y[i] * y[i];
-            if (k < K)
-                u[m * p.K + k] = norm ? x[i] : rounded<X>(x[i]);
+            sum += x[i] * x[i];
+            if (k0 + i * lanes < K)
+                u[k0 + i * lanes] = x[i] * y[i];
         }
     }
-    if (!norm)
+    for (int k0 = lane; k0 < K && p.before != BEFORE_NORM; k0 += lanes * AT_ONCE) {
+        const X *from = (const X *)p.x.data + m * p.x.row, *up = (const X *)p.up.data + m * p.up.row;
+        const bool gated = p.before == BEFORE_SWIGLU;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const int k = k0 + i * lanes;
+            x[i] = k < K ? load(from + k) : 0.f;
+            y[i] = k < K && gated ? load(up + k) : 0.f;
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (k0 + i * lanes < K)
+                u[k0 + i * lanes] = gated ? rounded<X>(x[i] * sigmoid(x[i]) * y[i]) : x[i];
+    }
+    if (p.before != BEFORE_NORM)
         return;
     const float scale = rsqrtf(row_sum<M>(sum) / (float)p.K + p.eps);
     for (int k = lane; k < K; k += lanes)        /* each thread its own elements */
-        u[m * p.K + k] = rounded<X>(u[m * p.K + k] * scale);
+        u[k] = rounded<X>(u[k] * scale);
 }
 
 template <int M, int N, typename X>
@@ -106,38 +108,53 @@ __device__ inline void multiply(float (&sum)[M], const pack<X, N> &w, const floa
     }
 }
 
+/* Column col of all y side by side: its matrix, and the row of it. */
+struct column { int matrix, at; };
+
+__device__ inline struct column column_of(const struct few &p, int col)
+{
+    int i = 0;
+
+    while (i + 1 < p.n && col >= p.from[i + 1])
+        i++;
+    return { i, col - p.from[i] };
+}
+
+template <int N, int AHEAD, typename X>
+__device__ inline void fetch(pack<X, N> (&held)[AHEAD], const struct few &p, int col)
+{
+    const struct column c = column_of(p, col);
+    const X *w = (const X *)p.w[c.matrix] + c.at * p.ldw[c.matrix];
+
+#pragma unroll
+    for (int a = 0; a < AHEAD; a++)
+        if (col < p.from[p.n] && (a * 32 + (int)threadIdx.x % 32) * N < p.K)
+            held[a] = *(const pack<X, N> *)(w + (a * 32 + threadIdx.x % 32) * N);
+}
+
 template <int M, int N, typename X>
 __global__ void __launch_bounds__(32 * few_warps<M>()) products_kernel(const __grid_constant__ struct few p)
 {
+    constexpr int AHEAD = M <= 2 ? 8 : 4;        /* packs of a matrix that a lane fetches beforehand */
     extern __shared__ __align__(16) float u[];
-    const int lane = threadIdx.x % 32;
-    bool first = true;
+    const int lane = threadIdx.x % 32, step = gridDim.x * few_warps<M>();
+    int col = blockIdx.x * few_warps<M>() + threadIdx.x / 32;
+    pack<X, N> held[AHEAD] = {};
 
-    for (int col = blockIdx.x * few_warps<M>() + threadIdx.x / 32; ; col += gridDim.x * few_warps<M>()) {
-        const bool live = col < p.from[p.n];
-        int i = 0;
-        while (i + 1 < p.n && col >= p.from[i + 1])
-            i++;
-        const X *w = (const X *)p.w[i] + (int64_t)(col - p.from[i]) * p.ldw[i];
-        pack<X, N> held[AHEAD] = {};
+    fetch<N, AHEAD, X>(held, p, col);
+    await();
+    stage<M, X>(u, p);
+    __syncthreads();
+    let_next();
+    for (; col < p.from[p.n]; col += step) {
+        const struct column c = column_of(p, col);
+        const X *w = (const X *)p.w[c.matrix] + c.at * p.ldw[c.matrix];
         float sum[M] = {}, mine = 0.f;
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++)
-            if (live && (a * 32 + lane) * N < p.K)
-                held[a] = *(const pack<X, N> *)(w + (a * 32 + lane) * N);
-        if (first) {
-            await();
-            stage<M, X>(u, p);
-            __syncthreads();
-            let_next();
-            first = false;
-        }
-        if (!live)
-            return;
 #pragma unroll
         for (int a = 0; a < AHEAD; a++)
             if ((a * 32 + lane) * N < p.K)
                 multiply<M, N, X>(sum, held[a], u + (a * 32 + lane) * N, p.K);
+        fetch<N, AHEAD, X>(held, p, col + step);         /* arrives while this column is summed */
 #pragma unroll 4
         for (int k = (AHEAD * 32 + lane) * N; k < p.K; k += 32 * N)
             multiply<M, N, X>(sum, *(const pack<X, N> *)(w + k), u + k, p.K);
@@ -146,11 +163,11 @@ __global__ void __launch_bounds__(32 * few_warps<M>()) products_kernel(const __g
             mine = lane == m ? sum[m] : mine;
         }
         if (lane < p.rows) {
-            const int64_t at = lane * p.ldy[i] + col - p.from[i];
-            if (p.wide[i])
-                ((float *)p.y[i])[at] = mine + (p.add ? ((float *)p.y[i])[at] : 0.f);
+            const int64_t at = lane * p.ldy[c.matrix] + c.at;
+            if (p.wide[c.matrix])
+                ((float *)p.y[c.matrix])[at] = mine + (p.add ? ((float *)p.y[c.matrix])[at] : 0.f);
             else
-                store((X *)p.y[i] + at, mine + (p.add ? load((X *)p.y[i] + at) : 0.f));
+                store((X *)p.y[c.matrix] + at, mine + (p.add ? load((X *)p.y[c.matrix] + at) : 0.f));
         }
     }
 }
@@ -158,7 +175,7 @@ __global__ void __launch_bounds__(32 * few_warps<M>()) products_kernel(const __g
 template <int M, typename X> static void few_launch(struct dev *d, const struct few *p, bool packed)
 {
     constexpr int N = 16 / sizeof(X), warps = few_warps<M>();
-    const unsigned grid = (unsigned)min64(ceil_div(p->from[p->n], warps), 64 / warps * cuda_of(d)->sms);
+    const unsigned grid = (unsigned)min64(ceil_div(p->from[p->n], warps), 16 / warps * cuda_of(d)->sms);
     const size_t shared = (size_t)M * p->K * sizeof(float);
 
     if (packed)

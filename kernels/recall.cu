@@ -74,9 +74,22 @@ __device__ inline float inverse_norm(const float *u, int n)
     return 1.f / fmaxf(sqrtf(warp_sum(sum)), 1e-12f);
 }
 
+/* What gains() needs first of its matrix. */
+template <typename X> __device__ inline void fetch_gains(float (&held)[8], const struct recall &r, int64_t h)
+{
+    const int v = threadIdx.x / 8;
+    const X *B = (const X *)r.B.data + (h * r.V + v) * r.B.row;
+
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int64_t j = threadIdx.x % 8 + 8 * i;
+        held[i] = v < r.V && j < r.B.dim[1] ? load(B + j) : 0.f;
+    }
+}
+
 /* b of the rows of head h, eight lanes a row; f: what the sigmoid is multiplied with. */
 template <typename X>
-__device__ inline void gains(float *b, const struct recall &r, int64_t t, int64_t h, float f)
+__device__ inline void gains(float *b, const float (&held)[8], const struct recall &r, int64_t t, int64_t h, float f)
 {
     const int64_t R = r.B.dim[1];
     const X *rank = (const X *)r.rank.data + t * r.rank.row;
@@ -85,9 +98,17 @@ __device__ inline void gains(float *b, const struct recall &r, int64_t t, int64_
         const int v = v0 + threadIdx.x / 8;
         const X *B = (const X *)r.B.data + (h * r.V + v) * r.B.row;
         float sum = 0.f;
-#pragma unroll 8
-        for (int64_t j = threadIdx.x % 8; j < R && v < r.V; j += 8)
-            sum += load(rank + j) * load(B + j);
+        for (int64_t j0 = threadIdx.x % 8; j0 < R && v < r.V; j0 += 64) {
+            float x[8], y[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                x[i] = j0 + 8 * i < R ? load(rank + j0 + 8 * i) : 0.f;
+                y[i] = j0 + 8 * i < R ? v0 == 0 && j0 < 8 ? held[i] : load(B + j0 + 8 * i) : 0.f;
+            }
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                sum += x[i] * y[i];
+        }
         for (int step = 4; step > 0; step /= 2)
             sum += __shfl_xor_sync(0xffffffffu, sum, step);
         if (threadIdx.x % 8 == 0 && v < r.V)
@@ -162,7 +183,7 @@ __device__ inline void more_channels(float (*u)[MOST], const struct recall &r, c
 
 /* SMALL: K and V are at most HELD. What is carried, and the weights, are fetched before the projections are there. */
 template <int N, bool META, bool SMALL, typename X>
-__global__ void __launch_bounds__(THREADS) recall_kernel(const __grid_constant__ struct call call)
+__global__ void __launch_bounds__(THREADS, 1) recall_kernel(const __grid_constant__ struct call call)
 {
     constexpr int rows = THREADS / LANES;        /* of the memory at a time */
     __shared__ float u[3][MOST], b[MOST], o[MOST], inverse[2];
@@ -185,6 +206,9 @@ __global__ void __launch_bounds__(THREADS) recall_kernel(const __grid_constant__
     const float bias = ((const float *)r.dt_bias.data)[h], A = expf(((const float *)r.A_log.data)[h]);
     const float D = ((const float *)r.D.data)[h], Ip = META ? expf(((const float *)r.prior.data)[h]) : 0.f;
     const float gain = META ? softplus(((const float *)r.b_scale.data)[h]) : 0.f;
+    float first[8];
+    if (META)
+        fetch_gains<X>(first, r, h);
     await();
     let_next();
     const X *raw = (const X *)r.qkv.data + t * r.qkv.row;
@@ -194,7 +218,7 @@ __global__ void __launch_bounds__(THREADS) recall_kernel(const __grid_constant__
     more_channels(u, r, raw, n, h);
     const float s = sigmoid(x_s), a = expf(-A * fminf(fmaxf(softplus(x_dt + bias), r.range.lo), r.range.hi));
     if (META)
-        gains<X>(b, r, t, h, gain * s);
+        gains<X>(b, first, r, t, h, gain * s);
     __syncthreads();
     if (tid < 64) {
         const float f = inverse_norm(u[tid / 32], K);

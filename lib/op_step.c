@@ -40,7 +40,9 @@ void op_products(struct dev *d, const struct products *p)
     if (p->before == BEFORE_SWIGLU)
         check(d, p->up, T, K);
     if (p->before == BEFORE_NORM)
-        REQUIRE(p->norm.type == F32 && tensor_count(p->norm) == K);
+        REQUIRE(p->x.type == F32 && p->norm.type == F32 && tensor_count(p->norm) == K);
+    else
+        REQUIRE(p->x.type == p->w[0].type && (p->before == BEFORE_NONE || p->up.type == p->w[0].type));
     for (int i = 0; i < p->n; i++) {
         check(d, p->w[i], p->w[i].dim[0], K);
         check(d, p->y[i], T, p->w[i].dim[0]);
