@@ -1,8 +1,9 @@
 /* nccl.cu - the row of collectives for ranks that have a GPU each. The library is looked for when it is needed,
  * so a binary that knows of it starts where it is not.
  *
- * Collectives run in the device's own stream, in order with all its work: a kernel that waits for another GPU
- * never holds multiprocessors that this GPU's own kernels need to get there. */
+ * Collectives run in the device's own stream, in order with all its work, so that a kernel that waits for another
+ * GPU never holds multiprocessors that this GPU's own kernels need to get there. Beside backward in a stream of
+ * their own they were not faster. */
 #include "comm_nccl.h"
 #include "common.cuh"
 #include <dlfcn.h>

@@ -277,9 +277,10 @@ static void leave_gpus(struct comm *c, bool failed)
     comm_nccl_close(c, failed);
     if (c->rank && failed)
         nanosleep(&pause, NULL);         /* rank 0 may be about to say what went wrong, and end this rank */
-    atomic_store(&s->leaving, !c->rank);
-    if (!c->rank)
+    if (!c->rank) {
+        atomic_store(&s->leaving, 1);
         pthread_join(s->watcher, NULL);
+    }
 }
 #else
 const char *comm_nccl_name(const struct comm *c)
