@@ -7,13 +7,12 @@
 #define OPS_H
 #include "dev.h"
 #include "seqs.h"
+struct products; struct recall;                      /* op_step.h */
 EXTERN_C_BEGIN
 enum { MM_TA = 1, MM_TB = 2, MM_ADD = 4 };           /* transpose a, transpose b, c += */
-enum map  { MAP_SIGMOID, MAP_SILU };
-enum gate { GATE_NONE, GATE_AFTER_NORM, GATE_BEFORE_NORM };
+enum map { MAP_SIGMOID, MAP_SILU }; enum gate { GATE_NONE, GATE_AFTER_NORM, GATE_BEFORE_NORM };
 struct adamw { float lr, beta1, beta2, eps, decay, scale; int64_t step; };   /* step counts from 1 */
 struct dt_range { float lo, hi; };                   /* clamp of dt; hi may be INFINITY */
-struct products; struct recall;                      /* op_step.h */
 struct ops {
     const char *name;
     void *(*alloc)   (struct dev *d, size_t bytes);                                 /* NULL when there is none */
@@ -59,8 +58,7 @@ struct ops {
                       struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g);
     void  (*l2norm)  (struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x);        /* [T,H,C], [T,H]: 1/max(|x|,1e-12) */
     void  (*l2norm_bwd)(struct dev *d, struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm);
-    /* loss[t] = -log softmax(logits[t])[target], 0 where target is -1; [T] F32. grad = scale * d loss / d logits,
-     * may be logits itself; absent: not wanted. */
+    /* loss[t] = -log softmax(logits[t])[target], 0 where target is -1; [T] F32; grad: scale * its gradient, may be logits or absent */
     void  (*xent)    (struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits, const int32_t *target,
                       float scale);
     /* y = silu(causal depthwise conv + bias); x,y [T,C], w [C,W], bias [C] or absent. state, next [N,W-1,C]
