@@ -116,7 +116,7 @@ static void test_going_on(void)
     scratch_listen();
     CHECK(train_run(&o) == 1 && scratch_heard("train = plasticity", "says all", ""));
     for (int ranks = 2; ranks <= 3; ranks++) {
-        char out[16];
+        char out[24];
         snprintf(out, sizeof out, "ranks%d", ranks);
         o = options(out, "plasticity");
         o.ranks = ranks, o.batch_tokens = 192, o.until = 2;

@@ -218,7 +218,7 @@ static bool check_ruler(struct opened *m)
     struct task task = { .name = "niah" };
     struct task_run r = { .m = m, .task = &task };
     struct niah_sample s = { .form = niah_form("multikey_3"), .length = 9000, .depth = 50, .seed = 1 };
-    const char *root = test_reference(), *line, *input, *end;
+    const char *root = test_reference(), *line, *input = "", *end;
     char path[4096], *first, *needle, *last;
     struct text json = { 0 }, out = { 0 };
     struct lines *l;

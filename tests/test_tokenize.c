@@ -64,7 +64,7 @@ static struct bpe *learned(void)
 
 static int64_t read_all(struct source *s, char *out, size_t size)
 {
-    int64_t n = 0, got;
+    int64_t n = 0, got = 0;
 
     REQUIRE(size > 8);
     while (n + 8 < (int64_t)size && (got = source_read(s, out + n, 1 + (size_t)n % 7)) > 0)
