@@ -91,12 +91,12 @@ int64_t choice_best(const struct choices *c, const struct question *q, enum norm
     return best;
 }
 
-static void report(struct task_run *r, const struct choices *c, bool norm, int64_t cut)
+static void report(struct task_run *r, const struct choices *c, int64_t cut)
 {
     static const char *const metric[] = { "acc", "acc_norm", "acc_bytes" };
     double *right = mem_new((size_t)c->n + 1, sizeof *right);
 
-    for (enum norm m = PLAIN; m <= (norm ? BYTES : PLAIN); m++) {
+    for (enum norm m = PLAIN; m <= (c->norm ? BYTES : PLAIN); m++) {
         struct result x = { .task = r->task->name, .metric = metric[m] };
 
         for (int64_t i = 0; i < c->n; i++)
@@ -130,6 +130,24 @@ static void free_choices(struct choices *c)
     free(c->length);
 }
 
+/* What was read, from requests to results; status: of reading. Frees c. */
+static int answer(struct task_run *r, struct choices *c, int status, bool greedy,
+                  void (*tell)(struct task_run *r, const struct choices *c, int64_t cut))
+{
+    if (!status && !c->n)
+        status = fail("%s: the data has no sample", r->task->name);
+    if (!status && !(status = asks_encode(r, &c->asks))) {
+        int64_t cut = leave_out(r, c);
+        status = asks_answer(r, &c->asks, greedy);
+        if (!status) {
+            tell(r, c, cut);
+            status = write_log(r, c);
+        }
+    }
+    free_choices(c);
+    return status;
+}
+
 static int run_choice(struct task_run *r)
 {
     static const struct reader readers[] = {
@@ -147,17 +165,8 @@ static int run_choice(struct task_run *r)
     results_say(r->results, "normalization", "acc_norm: characters, acc_bytes: bytes");
     for (int i = 0; i < r->files && !status; i++)
         status = read_file(r, &c, how, r->data[i]);
-    if (!status && !c.n)
-        status = fail("%s: the data has no sample", r->task->name);
-    if (!status && !(status = asks_encode(r, &c.asks))) {
-        int64_t cut = leave_out(r, &c);
-        status = asks_answer(r, &c.asks, false);
-        if (!status)
-            report(r, &c, how->norm, cut);
-        status = status ? status : write_log(r, &c);
-    }
-    free_choices(&c);
-    return status;
+    c.norm = how->norm;
+    return answer(r, &c, status, false, report);
 }
 
 /* The last word is what follows the last space; it keeps that space. */
@@ -236,17 +245,7 @@ static int run_lambada(struct task_run *r)
     results_count(r->results, "shots", 0);
     for (int i = 0; i < r->files && !status; i++)
         status = read_lambada(r, &c, r->data[i]);
-    if (!status && !c.n)
-        status = fail("%s: the data has no sample", r->task->name);
-    if (!status && !(status = asks_encode(r, &c.asks))) {
-        int64_t cut = leave_out(r, &c);
-        status = asks_answer(r, &c.asks, true);
-        if (!status)
-            report_lambada(r, &c, cut);
-        status = status ? status : write_log(r, &c);
-    }
-    free_choices(&c);
-    return status;
+    return answer(r, &c, status, true, report_lambada);
 }
 
 const struct task task_lambada = { "lambada", "last words, OpenAI's version of the data", .run = run_lambada };

@@ -13,6 +13,7 @@ struct choices {                         /* all samples of a run */
     int64_t n, cap;
     struct length { int64_t chars, bytes; } *length;    /* of each request's answer alone */
     int64_t lengths;
+    bool    norm;                        /* length counts too: acc_norm and acc_bytes */
 };
 /* Makes one question of a row; label: its line of the file of labels, NULL without one. 0, or -1 with the reason. */
 typedef int choice_read(struct choices *c, const struct json *row, const char *label, const char *where);
