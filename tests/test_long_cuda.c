@@ -8,14 +8,13 @@
  *   test_long_cuda DEVICE     the same with small sizes, to test the test */
 #include "check_data.h"
 #include "memory.h"
+#include "on_gpu.h"
 #include "op.h"
 #include "param.h"
 #include "rng.h"
-#include "test.h"
 
 enum { TABLE = 521, DOCUMENT = 752, CUT = 1000 };
 static bool small;
-static int done;
 
 static int64_t length(void)
 {
@@ -285,7 +284,7 @@ static void check_row(struct dev *d, const struct scan *f, struct check_data *m,
         same_tail(d, what, &whole, &tail, allowed);
         if (each && (size_t)tensor_count(whole.x.v) * 6 * dtype_size(d->type) < memory_free(d))
             same_weights(d, f, what, &whole, m, order, each);
-        done++;
+        test_ran++;
         printf("%s %s: %lld elements of v, %.1f GB of notes and scratch, %.1f s\n", what, dtype_name(d->type),
                (long long)(T * m->c.H * m->c.V), (double)(size[0] + size[1]) / 1e9, time_now() - began);
     }
@@ -389,33 +388,19 @@ static void check_conv(struct dev *d)
     conv_close(&sums);
     conv_close(&whole);
     free(order);
-    done++;
+    test_ran++;
     printf("conv %s: %lld elements\n", dtype_name(d->type), (long long)(T * C));
+}
+
+static void check(struct dev *d)
+{
+    check_scan_long(d, "linear");
+    check_scan_long(d, "palimpsa");
+    check_conv(d);
 }
 
 int main(int argc, char **argv)
 {
-    const char *device = argc > 1 ? argv[1] : "cuda";
-    struct dev d;
-
-    setvbuf(stdout, NULL, _IOLBF, 0);
     small = argc > 1;
-    if (dev_open(&d, small ? device : "auto", F32, 0) || (!small && d.kind != DEV_CUDA)) {
-        dev_close(&d);
-        return test_skip("long_cuda", "this machine has no usable GPU");
-    }
-    dev_close(&d);
-    for (int type = F32; type <= BF16; type++) {
-        if (type == BF16 && strncmp(device, "cuda", 4))
-            break;
-        if (dev_open(&d, device, (enum dtype)type, 0)) {
-            test_failed++;
-            break;
-        }
-        check_scan_long(&d, "linear");
-        check_scan_long(&d, "palimpsa");
-        check_conv(&d);
-        dev_close(&d);
-    }
-    return done || test_failed ? test_done("long_cuda") : test_skip("long_cuda", "this GPU has no room for it");
+    return test_on_gpu("long_cuda", argc, argv, 0, check);
 }

@@ -4,12 +4,11 @@
  *   test_long_model_cuda            on a GPU with room for it, else skipped
  *   test_long_model_cuda DEVICE     the same with small sizes, to test the test */
 #include "model.h"
+#include "on_gpu.h"
 #include "rng.h"
-#include "test.h"
 
 enum { DOCUMENT = 752 };
 static bool small;
-static int done;
 
 static int64_t length(void)
 {
@@ -132,7 +131,7 @@ static void check_model(struct dev *d, const char *name)
         check_text(&m, name, length() - 4);
         check_text(&m, name, length() - 3);
         check_text(&m, name, length());
-        done++;
+        test_ran++;
         printf("%s %s: rows of %lld tokens, %.1f s\n", name, dtype_name(d->type), (long long)length(),
                time_now() - began);
     }
@@ -140,31 +139,15 @@ static void check_model(struct dev *d, const char *name)
     dev_reserve(d, 0, 0);
 }
 
+static void check(struct dev *d)
+{
+    check_model(d, "palimpsa-tiny");
+    check_model(d, "meta_mamba2-tiny");
+    check_model(d, "mamba2-tiny");
+}
+
 int main(int argc, char **argv)
 {
-    const char *device = argc > 1 ? argv[1] : "cuda";
-    struct dev d;
-
-    setvbuf(stdout, NULL, _IOLBF, 0);
     small = argc > 1;
-    if (dev_open(&d, small ? device : "auto", F32, 0) || (!small && d.kind != DEV_CUDA)) {
-        dev_close(&d);
-        return test_skip("long_model_cuda", "this machine has no usable GPU");
-    }
-    dev_close(&d);
-    for (int type = F32; type <= BF16; type++) {
-        if (type == BF16 && strncmp(device, "cuda", 4))
-            break;
-        if (dev_open(&d, device, (enum dtype)type, 0)) {
-            test_failed++;
-            break;
-        }
-        check_model(&d, "palimpsa-tiny");
-        check_model(&d, "meta_mamba2-tiny");
-        check_model(&d, "mamba2-tiny");
-        dev_close(&d);
-    }
-    if (!done && !test_failed)
-        return test_skip("long_model_cuda", "this GPU has no room for it");
-    return test_done("long_model_cuda");
+    return test_on_gpu("long_model_cuda", argc, argv, 0, check);
 }

@@ -9,9 +9,9 @@
  *   test_wide_cuda DEVICE     the same with small sizes, to test the test */
 #include "check_op_run.h"
 #include "memory.h"
+#include "on_gpu.h"
 #include "param.h"
 #include "rng.h"
-#include "test.h"
 
 /* Rows of a small call; rotations that make 262,584 and 43,243 rows of it. */
 enum { TABLE = 521, LONG = 504, LOGITS = 83, SPOTS = 7 };
@@ -316,28 +316,14 @@ static bool check_case(struct dev *d, const struct wide_case *c)
     return true;
 }
 
+static void check(struct dev *d)
+{
+    for (size_t i = 0; i < LEN(cases); i++)
+        test_ran += check_case(d, &cases[i]);
+}
+
 int main(int argc, char **argv)
 {
-    const char *device = argc > 1 ? argv[1] : "cuda";
-    int done = 0;
-    struct dev d;
-
     shrunk = argc > 1;
-    if (dev_open(&d, shrunk ? device : "auto", F32, 1) || (!shrunk && d.kind != DEV_CUDA)) {
-        dev_close(&d);
-        return test_skip("wide_cuda", "this machine has no usable GPU");
-    }
-    dev_close(&d);
-    for (int type = F32; type <= BF16; type++) {
-        if (type == BF16 && strncmp(device, "cuda", 4))
-            break;
-        if (dev_open(&d, device, (enum dtype)type, 1)) {
-            test_failed++;
-            break;
-        }
-        for (size_t i = 0; i < LEN(cases); i++)
-            done += check_case(&d, &cases[i]);
-        dev_close(&d);
-    }
-    return done ? test_done("wide_cuda") : test_skip("wide_cuda", "this GPU has no room for it");
+    return test_on_gpu("wide_cuda", argc, argv, 1, check);
 }
