@@ -39,6 +39,8 @@ static int cut(const char *path, int64_t step)
 int metrics_open(struct metrics *m, const char *path, int64_t step, int64_t steps)
 {
     *m = (struct metrics){ .steps = steps, .first = step, .start = time_now(), .terminal = isatty(STDERR_FILENO) };
+    if (!str_format(m->path, sizeof m->path, "%s", path))
+        return fail("%s: path too long", path);
     if (cut(path, step))
         return -1;
     m->file = fopen(path, "a");
@@ -62,7 +64,7 @@ static int put_line(struct metrics *m, struct text *t)
 
     text_add(t, "}\n");
     if (fwrite(t->at, 1, t->n, m->file) != t->n || fflush(m->file))
-        status = fail("metrics.jsonl: %s", strerror(errno));
+        status = fail("%s: %s", m->path, strerror(errno));
     text_free(t);
     return status;
 }

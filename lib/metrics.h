@@ -11,6 +11,7 @@
 EXTERN_C_BEGIN
 struct metrics {
     FILE   *file;
+    char    path[4096];
     bool    terminal;             /* stderr is one: lines of progress replace each other */
     int64_t steps;                /* of the whole run, for the ETA */
     double  start;                /* time_now() at the first step of this invocation */
