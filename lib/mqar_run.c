@@ -195,12 +195,20 @@ static int log_epoch(struct run_in_hand *r, double accuracy)
     for (int k = 0; k < mix->n; k++)
         text_add(&line, ", \"%lld:%lld\": %.9g", (long long)mix->at[k].length, (long long)mix->at[k].pairs,
                  t->accuracy[k]);
-    text_add(&line, ", \"tokens\": %.0f, \"tokens_per_second\": %.6g, \"seconds\": %.6g}\n", tokens,
+    text_add(&line, ", \"tokens\": %.0f, \"tokens_per_second\": %.6g, \"seconds\": %.6g}", tokens,
              t->tokens_per_second, t->seconds);
-    status = fwrite(line.at, 1, line.n, r->metrics.file) == line.n && !fflush(r->metrics.file)
-             ? 0 : fail("%s/metrics.jsonl: cannot be written", r->dir);
+    status = metrics_put(&r->metrics, line.at, line.n);
     text_free(&line);
     return status;
+}
+
+static void measure(struct run_in_hand *r)
+{
+    mqar_score(r->score, &r->model, &r->test, &r->row, NULL, NULL);
+    for (int k = 0; k < r->job->mix.n; k++) {
+        r->told.accuracy[k] = r->score[k].accuracy;
+        r->told.error[k] = r->score[k].error;
+    }
 }
 
 /* Accuracy, a line of metrics and word to whoever listens; *end when the run has learned enough. */
@@ -216,10 +224,8 @@ static int end_epoch(struct run_in_hand *r, bool *end)
     t->epoch_seconds = now - r->epoch_began;
     t->tokens_per_second = (double)((r->step - r->epoch_step) * r->batch) * (double)r->train.tokens / kinds /
                            (t->epoch_seconds + 1e-9);
-    mqar_score(r->score, &r->model, &r->test, &r->row, NULL, NULL);
+    measure(r);
     for (int k = 0; k < kinds; k++) {
-        t->accuracy[k] = r->score[k].accuracy;
-        t->error[k] = r->score[k].error;
         mean += t->accuracy[k] / kinds;
         least = fmin(least, t->accuracy[k]);
     }
@@ -297,11 +303,7 @@ static int loop(struct run_in_hand *r, void (*tell)(void *arg, const struct mqar
         r->told.epoch = r->step / r->steps;
         r->told.seconds = passed(r);
         r->told.loss = NAN;
-        mqar_score(r->score, &r->model, &r->test, &r->row, NULL, NULL);
-        for (int k = 0; k < r->job->mix.n; k++) {
-            r->told.accuracy[k] = r->score[k].accuracy;
-            r->told.error[k] = r->score[k].error;
-        }
+        measure(r);
     } else
         r->told.state = MQAR_FINISHED;
     return save(r, true) || write_result(r) ? -1 : 0;
