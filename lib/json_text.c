@@ -137,6 +137,11 @@ int file_sync_parent(const char *path)
     return status;
 }
 
+int dir_make(const char *path)
+{
+    return mkdir(path, 0777) && errno != EEXIST ? fail("%s: %s", path, strerror(errno)) : 0;
+}
+
 int file_write(const char *path, const void *data, size_t n)
 {
     char aside[4096];

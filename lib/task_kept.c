@@ -3,7 +3,6 @@
 #include "task_kept.h"
 #include "score_file.h"
 #include <errno.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static int path_of(char *out, size_t size, const struct task_run *r, const char *name, const char *end)
@@ -25,8 +24,8 @@ int kept_claim(const struct task_run *r, const char *file, const char *more)
              (long long)r->context, r->separator ? "true" : "false");
     text_string(&now, r->chat ? r->chat : "", r->chat ? strlen(r->chat) : 0);
     text_add(&now, "%s\n}\n", more);
-    if (mkdir(r->predictions, 0777) && errno != EEXIST)
-        status = fail("%s: %s", r->predictions, strerror(errno));
+    if (dir_make(r->predictions))
+        status = -1;
     else if (path_of(path, sizeof path, r, file, ""))
         status = -1;
     else if (access(path, F_OK))
