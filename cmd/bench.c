@@ -464,7 +464,7 @@ static int bench(int argc, const char **argv)
         return fail("bench: expected one of op, scan, model, decode, tokenize, or --selftest"), 2;
     if (b.documents > b.tokens)
         return fail("--documents: more than the %lld tokens of the row", (long long)b.tokens), 2;
-    if (read_peers(&b) || dev_open(&b.dev, b.device, !strcmp(b.dtype, "bf16") ? BF16 : F32, b.threads))
+    if (read_peers(&b) || dev_open(&b.dev, b.device, dtype_named(b.dtype), b.threads))
         return 1;
     status = run(&b, argv[0]) || b.wrong ? 1 : 0;
     dev_close(&b.dev);

@@ -112,7 +112,7 @@ static int print_plan(const struct info *o, const struct config *c)
     char name[160];
     int status;
 
-    if (dev_open(&d, o->device, !strcmp(o->dtype, "bf16") ? BF16 : F32, o->threads))
+    if (dev_open(&d, o->device, dtype_named(o->dtype), o->threads))
         return -1;
     status = model_plan(&p, &d, c, &use, JOB_LEARN, o->tokens, 1) ||
              model_plan(&loss, &d, c, &use, JOB_LOSS, o->tokens, 1) ? -1 : 0;

@@ -13,7 +13,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,7 +53,7 @@ static int probe(const struct queue *q)
     if (!pid) {
         struct dev d;
         for (int i = 0; i < q->devices; i++) {
-            if (dev_open(&d, q->device[i], !strcmp(q->o.dtype, "bf16") ? BF16 : F32, q->o.threads))
+            if (dev_open(&d, q->device[i], dtype_named(q->o.dtype), q->o.threads))
                 _exit(255);
             dev_close(&d);
         }
@@ -138,8 +137,8 @@ static int start(struct queue *q, int slot, int cell)
 
     if (!mqar_cell_path(q->g, &q->g->cell[cell], "", dir, sizeof dir))
         return fail("%s: path too long", q->o.out);
-    if (mkdir(dir, 0777) && errno != EEXIST)
-        return fail("%s: %s", dir, strerror(errno));
+    if (dir_make(dir))
+        return -1;
     fflush(NULL);
     pid = fork();
     if (pid < 0)
@@ -310,7 +309,7 @@ static int make_directory(const char *out, const char *name)
 
     if (!str_format(path, sizeof path, "%s%s", out, name))
         return fail("%s: path too long", out);
-    return mkdir(path, 0777) && errno != EEXIST ? fail("%s: %s", path, strerror(errno)) : 0;
+    return dir_make(path);
 }
 
 /* What there is to do, given what was done before. */

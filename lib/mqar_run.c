@@ -95,7 +95,7 @@ static int open_model(struct run_in_hand *r, const char *device)
     char path[4096], file[4200];
 
     if (mqar_config(&c, o, r->job->model, mqar_mix_longest(&r->job->mix)) || comm_fork(&r->comm, 1) ||
-        dev_open(&r->dev, device, !strcmp(o->dtype, "bf16") ? BF16 : F32, o->threads))
+        dev_open(&r->dev, device, dtype_named(o->dtype), o->threads))
         return -1;
     r->have_dev = true;
     comm_use(&r->comm, &r->dev);

@@ -46,7 +46,7 @@ int opened_open(struct opened *o, const char *path, const char *device, const ch
     *o = (struct opened){ 0 };
     if (opened_dir(o->dir, sizeof o->dir, path) || ckpt_config(o->dir, &c))
         return -1;
-    if (dev_open(&o->dev, device, !strcmp(dtype, "bf16") ? BF16 : F32, threads))
+    if (dev_open(&o->dev, device, dtype_named(dtype), threads))
         return -1;
     if (model_open(&o->model, &o->dev, &c, use) == 0 && ckpt_load(o->dir, &o->model) == 0 && open_tokenizer(o) == 0)
         return 0;

@@ -11,6 +11,11 @@ const char *dtype_name(enum dtype type)
     return type == F32 ? "fp32" : type == BF16 ? "bf16" : "int32";
 }
 
+enum dtype dtype_named(const char *name)
+{
+    return strcmp(name, "bf16") ? F32 : BF16;
+}
+
 struct tensor tensor_shape(enum dtype type, int ndim, const int64_t *dim)
 {
     struct tensor t = { .dim = { 1, 1, 1, 1 }, .ndim = ndim, .type = type };

@@ -19,6 +19,7 @@ struct tensor {
 
 size_t        dtype_size(enum dtype type);                                   /* bytes */
 const char   *dtype_name(enum dtype type);                                   /* "fp32", "bf16", "int32" */
+enum dtype    dtype_named(const char *name);                                 /* BF16 for "bf16", else F32 */
 struct tensor tensor_shape(enum dtype type, int ndim, const int64_t *dim);   /* data is NULL */
 struct tensor tensor_like(struct tensor t);                                  /* same shape and type, dense, data is NULL */
 int64_t       tensor_count(struct tensor t);                                 /* elements */

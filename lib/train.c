@@ -6,7 +6,6 @@
 #include "train_parts.h"
 #include <errno.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 struct train_options train_defaults(void)
@@ -251,7 +250,7 @@ static int open_files(struct train *t)
 static int open_run(struct train *t)
 {
     const struct train_options *o = t->o;
-    enum dtype type = !strcmp(o->dtype, "bf16") ? BF16 : F32;
+    enum dtype type = dtype_named(o->dtype);
     int threads = o->threads;
     char device[64];
 
@@ -406,8 +405,8 @@ int train_run(const struct train_options *o)
     if (started_once())
         return 1;
     say_quiet(o->quiet);
-    if (mkdir(o->out, 0777) && errno != EEXIST)
-        return fail("%s: %s", o->out, strerror(errno)), 1;
+    if (dir_make(o->out))
+        return 1;
     lock = ckpt_lock(o->out);
     if (lock < 0)
         return 1;
