@@ -1,6 +1,7 @@
 /* model.c - forward read down, backward read up: blocks on a stack that backward pops. */
 #include "layer.h"
 #include "model.h"
+#include "model_learn.h"
 #include "model_parts.h"
 #include "op_step.h"
 
@@ -288,24 +289,32 @@ static void backward(struct model *m, const struct pass *p, struct tensor g, str
         done(arg, BUCKET_EMBED), done(arg, BUCKET_F32);
 }
 
-double model_learn(struct model *m, const struct batch *batch, float scale,
-                   void (*done)(void *arg, int bucket), void *arg)
+/* The row on d->keep, behind room for the loss of those of its tokens that the head sees: there it is out of the way of
+ * the row that comes next. */
+static struct upload take_row(struct model *m, const struct batch *b, struct seqs *s, struct tensor *loss)
+{
+    struct tensor room = arena_push(&m->dev->keep, SHAPE(F32, b->seqs.tokens));
+    struct upload u = upload(m, b, s, UPLOAD_LABELLED);
+
+    *loss = tensor_rows(room, 0, u.target.dim[0]);
+    return u;
+}
+
+void model_learn_begin(struct model *m, const struct batch *batch, float scale,
+                       void (*done)(void *arg, int bucket), void *arg)
 {
     struct dev *d = m->dev;
     struct arena *keep = &d->keep;
     size_t base = arena_mark(keep);
     struct seqs s;
     struct pass p = { .dev = d, .seqs = &s, .train = true }, still = { .dev = d, .seqs = &s };
-    struct upload u = upload(m, batch, &s, UPLOAD_LABELLED);
-    struct tensor loss = arena_push(keep, SHAPE(F32, s.tokens)), y, g, spare = { 0 };
-    struct tensor x = arena_push(keep, SHAPE(F32, s.tokens, m->cfg.width));
+    struct upload u = take_row(m, batch, &s, &m->loss);
+    struct tensor x = arena_push(keep, SHAPE(F32, s.tokens, m->cfg.width)), y, g, spare = { 0 };
     struct work w;
-    double sum;
 
     memset(&w, 0, sizeof w);                     /* compared as bytes */
     w.model = m, w.kind = WORK_LEARN, w.scale = scale, w.tokens = s.tokens, w.rows = u.target.dim[0];
     w.recompute = m->recompute;
-    loss = tensor_rows(loss, 0, u.target.dim[0]);
     if (!done)                                   /* what done starts, with other ranks, cannot be recorded */
         op_record(d, &w, sizeof w);
     op_embed(d, x, m->params.at[m->embed].value, u.token.data);
@@ -320,13 +329,48 @@ double model_learn(struct model *m, const struct batch *batch, float scale,
     g = arena_push(keep, tensor_like(x));
     if (m->recompute)
         spare = arena_push(keep, tensor_like(x));
-    head_pass(m, loss, g, x, &u, scale);
+    head_pass(m, m->loss, g, x, &u, scale);
     if (!batch->token)
         plan_few(m, g, x);
     backward(m, &p, g, spare, &u, done, arg);
-    sum = loss_sum(m, loss, &u, s.tokens, NULL);
-    arena_pop(keep, base);
-    return sum;
+    arena_pop(keep, base);                       /* the loss stays where it is: only a row ahead comes before end */
+}
+
+/* Into the place that the row will have, after all work that still needs what is there. A row that would come over the
+ * loss, since it is shorter, is left for its own time. */
+void model_ahead(struct model *m, const struct batch *b)
+{
+    size_t base = arena_mark(&m->dev->keep);
+    const char *loss = m->loss.data, *end = loss ? loss + tensor_count(m->loss) * 4 : NULL;
+    struct tensor room = arena_push(&m->dev->keep, SHAPE(F32, b->seqs.tokens));
+
+    if (end && (const char *)room.data + b->seqs.tokens * 4 >= end) {
+        struct ahead now = { .token = b->token };
+        struct tensor next;
+        arena_pop(&m->dev->keep, base);
+        now.u = take_row(m, b, &now.s, &next);
+        now.at = now.u.token.data;
+        if (!m->ahead)
+            m->ahead = mem_new(1, sizeof *m->ahead);
+        *m->ahead = now;
+    }
+    arena_pop(&m->dev->keep, base);
+}
+
+double model_learn_end(struct model *m)
+{
+    struct tensor loss = m->loss;
+
+    REQUIRE(loss.ndim);
+    m->loss = (struct tensor){ 0 };
+    return loss_sum(m, loss, &(struct upload){ 0 }, 0, NULL);
+}
+
+double model_learn(struct model *m, const struct batch *batch, float scale,
+                   void (*done)(void *arg, int bucket), void *arg)
+{
+    model_learn_begin(m, batch, scale, done, arg);
+    return model_learn_end(m);
 }
 
 void model_enter(struct model *m, const struct batch *b, struct tensor x)
@@ -411,12 +455,11 @@ double model_loss(struct model *m, const struct batch *b, const struct pass *lik
     struct dev *d = m->dev;
     size_t base = arena_mark(&d->keep);
     struct seqs s;
-    struct upload u = upload(m, b, &s, UPLOAD_LABELLED);
+    struct tensor loss, x;
+    struct upload u = take_row(m, b, &s, &loss);
     struct pass p = pass_of(m, &s, like);
-    struct tensor loss = arena_push(&d->keep, SHAPE(F32, s.tokens)), x;
     double sum;
 
-    loss = tensor_rows(loss, 0, u.target.dim[0]);
     record(m, WORK_LOSS, &s, &u, &p);
     x = forward(m, &p, &u);
     head_pass(m, loss, (struct tensor){ 0 }, x, &u, 0);

@@ -22,6 +22,8 @@ struct model {
     int           first;                 /* the lowest layer that learns: backward ends there */
     int32_t      *host;                  /* a row on its way to the device */
     int64_t       host_room;
+    struct ahead *ahead;                 /* a row that is there before its trip */
+    struct tensor loss;                  /* on the device, between the halves of model_learn */
 };
 /* Everything; metaplastic parameters; all parameters of metaplastic layers. */
 enum model_train { TRAIN_ALL, TRAIN_GAINS, TRAIN_META };

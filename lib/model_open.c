@@ -138,10 +138,12 @@ void model_close(struct model *m)
     free(m->block);
     free(m->layer);
     free(m->host);
+    free(m->ahead);
     params_free(&m->params, m->dev);
     m->block = NULL;
     m->layer = NULL;
     m->host = NULL;
+    m->ahead = NULL;
     m->host_room = 0;
 }
 

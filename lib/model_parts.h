@@ -17,4 +17,11 @@ struct upload {
 };
 /* Also fills s from the batch, with its device pointers. */
 struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enum upload_rows which);
+/* What model_ahead brought, until the next upload. */
+struct ahead {
+    const int32_t *token;                /* of the batch; NULL: nothing is there */
+    const void    *at;                   /* where it is on the device */
+    struct upload  u;
+    struct seqs    s;
+};
 #endif

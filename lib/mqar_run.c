@@ -7,6 +7,7 @@
 #include "ckpt.h"
 #include "json.h"
 #include "metrics.h"
+#include "model_learn.h"
 #include "mqar_set.h"
 #include "schedule.h"
 #include "task.h"
@@ -24,7 +25,9 @@ struct run_in_hand {
     struct optim     opt;
     struct schedule  schedule;
     struct mqar_set  train, test;
-    struct mqar_row  row;
+    struct mqar_row  row[2];             /* step s uses row s mod 2: one is filled while the device has the other */
+    struct batch     next;               /* of step ready, made ahead */
+    int64_t          ready;
     struct metrics   metrics;
     struct mqar_score score[MQAR_MIX];
     int64_t         *which;              /* [batch] */
@@ -129,7 +132,8 @@ static int open_run(struct run_in_hand *r, const char *device)
                                      .peak = r->job->lr, .floor = r->job->lr * o->lr_floor };
     if (open_model(r, device))
         return -1;
-    mqar_row_open(&r->row, mix, r->batch);
+    for (int i = 0; i < 2; i++)
+        mqar_row_open(&r->row[i], mix, r->batch);
     mqar_set_open(&r->train, mix, mqar_seed(o->data_seed, "train"), o->train);
     mqar_set_open(&r->test, mix, mqar_seed(o->data_seed, "test"), o->test * mix->n);
     if (!run_path(r, "metrics.jsonl", path, sizeof path))
@@ -142,7 +146,8 @@ static void close_run(struct run_in_hand *r)
     metrics_close(&r->metrics);
     mqar_set_close(&r->train);
     mqar_set_close(&r->test);
-    mqar_row_close(&r->row);
+    for (int i = 0; i < 2; i++)
+        mqar_row_close(&r->row[i]);
     free(r->which);
     if (r->have_model)
         model_close(&r->model);
@@ -150,27 +155,34 @@ static void close_run(struct run_in_hand *r)
         dev_close(&r->dev);
 }
 
-/* Examples of one batch: the next of the epoch's order. */
-static struct batch next_batch(struct run_in_hand *r)
+/* The examples of a step: the next of the epoch's order. */
+static struct batch make_batch(struct run_in_hand *r, int64_t step)
 {
-    int64_t epoch = r->step / r->steps, from = r->step % r->steps * r->batch;
+    int64_t epoch = step / r->steps, from = step % r->steps * r->batch;
 
     if (r->o->fresh && r->filled != epoch)
         mqar_set_fill(&r->train, epoch * r->o->train);
     r->filled = epoch;
     for (int64_t i = 0; i < r->batch; i++)
         r->which[i] = loader_permute(from + i, r->o->train, 1, r->job->seed, epoch);
-    return mqar_row_fill(&r->row, &r->train, r->which, r->batch);
+    return mqar_row_fill(&r->row[step % 2], &r->train, r->which, r->batch);
 }
 
-/* false when a number is not finite; then nothing was changed. */
+/* While the device learns the host makes the next batch, but that of another epoch: it is measured first, and its set
+ * may be another. false when a number is not finite; then nothing was changed. */
 static bool one_step(struct run_in_hand *r)
 {
-    struct batch b = next_batch(r);
+    struct batch b = r->ready == r->step ? r->next : make_batch(r, r->step);
     double loss;
 
     params_zero_grad(&r->model.params, &r->dev);
-    loss = model_learn(&r->model, &b, 1 / (float)b.predicted, NULL, NULL);
+    model_learn_begin(&r->model, &b, 1 / (float)b.predicted, NULL, NULL);
+    if ((r->step + 1) % r->steps) {
+        r->ready = r->step + 1;
+        r->next = make_batch(r, r->ready);
+        model_ahead(&r->model, &r->next);
+    }
+    loss = model_learn_end(&r->model);
     r->opt.h.lr = (float)schedule_rate(&r->schedule, r->step + 1);
     r->opt.h.step = r->step + 1;
     if (!isfinite(loss) || !isfinite(optim_step(&r->opt, &r->model.params, &r->dev, &r->comm)))
@@ -204,7 +216,7 @@ static int log_epoch(struct run_in_hand *r, double accuracy)
 
 static void measure(struct run_in_hand *r)
 {
-    mqar_score(r->score, &r->model, &r->test, &r->row, NULL, NULL);
+    mqar_score(r->score, &r->model, &r->test, &r->row[0], NULL, NULL);
     for (int k = 0; k < r->job->mix.n; k++) {
         r->told.accuracy[k] = r->score[k].accuracy;
         r->told.error[k] = r->score[k].error;
@@ -312,7 +324,7 @@ static int loop(struct run_in_hand *r, void (*tell)(void *arg, const struct mqar
 int mqar_train(const struct mqar_options *o, const struct mqar_job *job, const char *dir, const char *device,
                void (*tell)(void *arg, const struct mqar_told *), void *arg)
 {
-    struct run_in_hand r = { .o = o, .job = job, .dir = dir, .began = time_now(), .filled = 0 };
+    struct run_in_hand r = { .o = o, .job = job, .dir = dir, .began = time_now(), .ready = -1 };
     int status;
 
     train_watch_signals();

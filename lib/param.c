@@ -298,9 +298,12 @@ void params_init(struct params *p, struct dev *d, uint64_t seed, int rank)
 
 void params_zero_grad(struct params *p, struct dev *d)
 {
+    struct tensor all = SHAPE(F32, 0);           /* the buckets' gradients lie side by side */
+
     for (int b = 0; b < p->nbucket; b++)
-        if (tensor_count(p->bucket[b].grad))
-            op_fill(d, p->bucket[b].grad, 0);
+        all.dim[0] += tensor_count(p->bucket[b].grad);
+    all.data = p->memory[2];
+    op_fill(d, all, 0);
 }
 
 struct param *params_find(struct params *p, const char *name)
