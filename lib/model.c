@@ -151,14 +151,14 @@ struct work {
 
 /* A forward trip that carries memory depends on how many sequences there are and on whether they are single tokens. */
 static void record(struct model *m, enum work_kind kind, const struct seqs *s, const struct upload *u,
-                   const struct pass *p)
+                   const struct pass *p, float scale)
 {
     struct work w;
 
     if (p->watch)
         return;
     memset(&w, 0, sizeof w);                     /* compared as bytes */
-    w.model = m, w.kind = kind, w.state = p->state, w.fresh = p->fresh, w.want_var = p->want_var;
+    w.model = m, w.kind = kind, w.scale = scale, w.state = p->state, w.fresh = p->fresh, w.want_var = p->want_var;
     w.tokens = s->tokens, w.n = s->n, w.longest = s->longest, w.rows = u->rows.ndim ? u->rows.dim[0] : 0;
     op_record(m->dev, &w, sizeof w);
 }
@@ -207,16 +207,21 @@ static void head_slices(struct model *m, struct tensor loss, struct tensor dn, s
     arena_pop(&d->temp, mark);
 }
 
-/* Loss per token or per row of u; with g also its gradient: g = scale * dloss at x. */
+/* Loss per token or per row of u, of logits times sharp; with g also its gradient: g = scale * dloss at x. */
 static void head_pass(struct model *m, struct tensor loss, struct tensor g, struct tensor x, const struct upload *u,
-                      float scale)
+                      float scale, float sharp)
 {
     struct dev *d = m->dev;
     const struct param *norm = &m->params.at[m->norm];
     size_t mark = arena_mark(&d->temp);
     struct tensor in = u->rows.ndim ? gather(m, &d->temp, x, u->rows) : x, normed, rstd, dn = { 0 };
+    struct tensor factor = arena_push(&d->temp, SHAPE(F32, 1));
 
     norm_forward(m, &d->temp, norm, in, &normed, &rstd);
+    if (sharp != 1) {
+        op_fill(d, factor, sharp);
+        op_mul(d, tensor_heads(normed, 1), tensor_heads(normed, 1), factor, false);
+    }
     if (g.ndim)
         dn = arena_push(&d->temp, tensor_like(normed));
     head_slices(m, loss, dn, normed, u->target, scale);
@@ -263,7 +268,7 @@ static void plan_few(struct model *m, struct tensor g, struct tensor x)
     struct upload u = { .rows = SHAPE(I32, n), .target = SHAPE(I32, n), .place = SHAPE(I32, x.dim[0]) };
 
     if (n)
-        head_pass(m, SHAPE(F32, n), g, x, &u, 1);
+        head_pass(m, SHAPE(F32, n), g, x, &u, 1, 1);
 }
 
 /* Down: blocks from the last to the first, then the embedding, where the recording ends; g is the gradient at the
@@ -329,7 +334,7 @@ void model_learn_begin(struct model *m, const struct batch *batch, float scale,
     g = arena_push(keep, tensor_like(x));
     if (m->recompute)
         spare = arena_push(keep, tensor_like(x));
-    head_pass(m, m->loss, g, x, &u, scale);
+    head_pass(m, m->loss, g, x, &u, scale, 1);
     if (!batch->token)
         plan_few(m, g, x);
     backward(m, &p, g, spare, &u, done, arg);
@@ -444,13 +449,13 @@ void model_feed(struct model *m, const struct batch *b, const struct pass *like)
     struct upload u = upload(m, b, &s, UPLOAD_NO_ROWS);
     struct pass p = pass_of(m, &s, like);
 
-    record(m, WORK_FEED, &s, &u, &p);
+    record(m, WORK_FEED, &s, &u, &p, 1);
     forward(m, &p, &u);
     op_recorded(m->dev);
     arena_pop(&m->dev->keep, base);
 }
 
-double model_loss(struct model *m, const struct batch *b, const struct pass *like, float *nll)
+double model_sharp_loss(struct model *m, const struct batch *b, const struct pass *like, float sharp, float *nll)
 {
     struct dev *d = m->dev;
     size_t base = arena_mark(&d->keep);
@@ -460,15 +465,20 @@ double model_loss(struct model *m, const struct batch *b, const struct pass *lik
     struct pass p = pass_of(m, &s, like);
     double sum;
 
-    record(m, WORK_LOSS, &s, &u, &p);
+    record(m, WORK_LOSS, &s, &u, &p, sharp);
     x = forward(m, &p, &u);
-    head_pass(m, loss, (struct tensor){ 0 }, x, &u, 0);
+    head_pass(m, loss, (struct tensor){ 0 }, x, &u, 0, sharp);
     if (!b->token)
         plan_few(m, (struct tensor){ 0 }, x);
     op_recorded(d);
     sum = loss_sum(m, loss, &u, s.tokens, nll);
     arena_pop(&d->keep, base);
     return sum;
+}
+
+double model_loss(struct model *m, const struct batch *b, const struct pass *like, float *nll)
+{
+    return model_sharp_loss(m, b, like, 1, nll);
 }
 
 void model_logits(struct model *m, const struct batch *b, const struct pass *like, bool last, float *logits)
@@ -480,7 +490,7 @@ void model_logits(struct model *m, const struct batch *b, const struct pass *lik
     struct pass p = pass_of(m, &s, like);
     struct tensor x;
 
-    record(m, WORK_LOGITS, &s, &u, &p);
+    record(m, WORK_LOGITS, &s, &u, &p, 1);
     x = forward(m, &p, &u);
     model_leave(m, all ? x : gather(m, &m->dev->keep, x, u.rows), logits);
     arena_pop(&m->dev->keep, base);

@@ -17,6 +17,8 @@ struct upload {
 };
 /* Also fills s from the batch, with its device pointers. */
 struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enum upload_rows which);
+/* model_loss of the logits times sharp, a power of two. */
+double model_sharp_loss(struct model *m, const struct batch *b, const struct pass *like, float sharp, float *nll);
 /* What model_ahead brought, until the next upload. */
 struct ahead {
     const int32_t *token;                /* of the batch; NULL: nothing is there */

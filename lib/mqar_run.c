@@ -105,7 +105,7 @@ static int open_model(struct run_in_hand *r, const char *device)
     if (model_open(&r->model, &r->dev, &c, &(struct model_use){ .learn = true, .optim = true }))
         return -1;
     r->have_model = true;
-    if (model_reserve(&r->model, JOB_LEARN, tokens) || model_reserve(&r->model, JOB_LOGITS, tokens))
+    if (model_reserve(&r->model, JOB_LEARN, tokens) || model_reserve(&r->model, JOB_LOSS, tokens))
         return -1;
     params_init(&r->model.params, &r->dev, r->job->seed, 0);
     if (!run_path(r, "model", path, sizeof path) || !str_format(file, sizeof file, "%s/run.json", path))

@@ -27,7 +27,7 @@ void mqar_row_open(struct mqar_row *r, const struct mqar_mix *mix, int64_t most)
 struct batch mqar_row_fill(struct mqar_row *r, const struct mqar_set *s, const int64_t *which, int64_t n);
 void mqar_row_close(struct mqar_row *r);
 
-/* Share of labels that are the likeliest token, by kind, and its standard error over examples. Room as for JOB_LOGITS
+/* Share of labels that are the likeliest token, by kind, and its standard error over examples. Room as for JOB_LOSS
  * on rows of r->most sequences. progress may be NULL. */
 struct mqar_score { double accuracy, error; int64_t n, labels; };
 void mqar_score(struct mqar_score *out, struct model *m, const struct mqar_set *s, struct mqar_row *r,

@@ -22,7 +22,7 @@ static int score(struct task_run *r, const struct mqar *q)
     char part[64];
 
     row = row < n ? row : n;
-    if (model_reserve(m, JOB_LOGITS, row * q->length))
+    if (model_reserve(m, JOB_LOSS, row * q->length))
         return -1;
     mqar_set_open(&set, &mix, mqar_seed(r->seed, "eval"), n);
     mqar_row_open(&room, &mix, row);

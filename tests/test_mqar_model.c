@@ -68,7 +68,7 @@ static void test_right(const char *device, const char *name)
     params_init(&m.params, &d, 3, 0);
     mqar_set_open(&s, &mix, 5, 9);
     mqar_row_open(&r, &mix, 7);
-    CHECK(model_reserve(&m, JOB_LOGITS, 7 * 34) == 0);
+    CHECK(model_reserve(&m, JOB_LOSS, 7 * 34) == 0 && model_reserve(&m, JOB_LOGITS, 7 * 34) == 0);
     b = mqar_row_fill(&r, &s, which, 7);
     logits = mem_new((size_t)(b.seqs.tokens * c.vocab), sizeof *logits);
     model_logits(&m, &b, NULL, false, logits);
