@@ -45,6 +45,8 @@ static int mqar(int argc, const char **argv)
         OPT("lengths", &o.lengths, "LIST", "LENGTH:PAIRS of a run, by commas; A:B+C:D mixes them in one"),
         OPT("lr", &o.rates, "LIST", "peak learning rates, by commas"),
         OPT("seeds", &o.seeds, "N", "runs of every setting", .range = "[1,1000]"),
+        OPT("rate-seeds", &o.rate_seeds, "N", "seeds of every rate; then only the best gets the others; 0: all",
+            .range = "[0,1000]"),
         OPT("seed", &o.first_seed, "N", "the first seed, of weights and order", .range = "[0,1e15]"),
         OPT("data-seed", &o.data_seed, "N", "of the examples, the same for all runs"),
         OPT("train", &o.train, "N", "examples to train on", .range = "[1,1e9]"),

@@ -128,7 +128,7 @@ static int name_job(struct mqar_job *j)
     return 0;
 }
 
-/* Seeds outermost: what is finished when time runs out is a whole experiment with fewer of them. */
+/* Seeds outermost: in the tables those that choose a rate come before the others. */
 static int make_cells(struct mqar_grid *g)
 {
     g->cell = mem_new((size_t)(g->o->seeds * g->mixes * g->rates * g->models), sizeof *g->cell);
@@ -137,6 +137,7 @@ static int make_cells(struct mqar_grid *g)
     for (int r = 0; r < g->rates; r++)
     for (int m = 0; m < g->models; m++) {
         struct mqar_cell *c = &g->cell[g->n];
+        c->seed = (int)seed, c->mix = x, c->rate = r, c->model = m;
         c->job = (struct mqar_job){ .mix = g->mix[x], .lr = g->rate[r], .seed = (uint64_t)(g->o->first_seed + seed) };
         str_format(c->job.model, sizeof c->job.model, "%s", g->model[m]);
         c->told.job = g->n++;

@@ -6,6 +6,7 @@ EXTERN_C_BEGIN
 
 struct mqar_cell {                       /* one run */
     struct mqar_job  job;
+    int              seed, mix, rate, model;     /* places in the lists */
     struct mqar_told told;               /* the last that was heard of it */
 };
 struct mqar_grid {
@@ -33,6 +34,22 @@ int  mqar_grid_write(const struct mqar_grid *g);
 int  mqar_cell_read(const struct mqar_grid *g, struct mqar_cell *c);
 bool mqar_cell_path(const struct mqar_grid *g, const struct mqar_cell *c, const char *name, char *out, size_t size);
 const char *mqar_state_name(enum mqar_state s);
+
+/* Accuracies of one model at one rate, on one mix, over the finished ones of the first seeds. */
+struct mqar_spread {
+    int    n;
+    double mean[MQAR_MIX], low[MQAR_MIX], high[MQAR_MIX], square[MQAR_MIX];
+    double whole, seconds;               /* means: of the lengths, of a run's time */
+};
+struct mqar_spread mqar_spread_of(const struct mqar_grid *g, int mix, int rate, int model, int seeds);
+/* The seeds that choose a rate, and the rate so far; -1 when none of these runs is finished. out: over all seeds. */
+int  mqar_choosing(const struct mqar_grid *g);
+int  mqar_best_rate(const struct mqar_grid *g, int mix, int model, struct mqar_spread *out);
+/* Whether a run is to be done: not yet when its rate may still be chosen, never when another was. */
+enum mqar_want { MQAR_NEVER, MQAR_PERHAPS, MQAR_WANTED };
+enum mqar_want mqar_wanted(const struct mqar_grid *g, const struct mqar_cell *c);
+/* How many runs there are to do in all, and how many of them are over. */
+void mqar_count(const struct mqar_grid *g, int *all, int *over);
 static inline bool mqar_is_over(const struct mqar_cell *c)
 {
     return c->told.state == MQAR_FINISHED || c->told.state == MQAR_DIVERGED;

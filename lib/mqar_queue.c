@@ -26,9 +26,10 @@ struct queue {
     int     pipe[2];
     pid_t   pid[MOST_JOBS];              /* 0: free */
     int     cell[MOST_JOBS];
-    int     running, finished, failed;
+    int64_t from[MOST_JOBS];             /* epochs that it had when it was started */
+    int     running, finished, failed;   /* of this invocation */
     bool    stopping;
-    double  began, done, all;            /* work of this invocation, in tokens */
+    double  began, done;                 /* work of this invocation, in tokens */
 };
 
 static double work(const struct mqar_grid *g, const struct mqar_cell *c)
@@ -38,6 +39,12 @@ static double work(const struct mqar_grid *g, const struct mqar_cell *c)
     for (int k = 0; k < c->job.mix.n; k++)
         length += (double)c->job.mix.at[k].length / c->job.mix.n;
     return length * (double)(g->o->train * g->o->epochs);
+}
+
+/* Of it what is left to do. */
+static double left(const struct mqar_grid *g, const struct mqar_cell *c)
+{
+    return mqar_is_over(c) ? 0 : work(g, c) * (double)(g->o->epochs - c->told.epoch) / (double)g->o->epochs;
 }
 
 /* Opens every device once, in a process of its own. Returns how many GPUs there are, or -1. */
@@ -147,39 +154,54 @@ static int start(struct queue *q, int slot, int cell)
         child(q, slot, cell, parent);
     q->pid[slot] = pid;
     q->cell[slot] = cell;
+    q->from[slot] = q->g->cell[cell].told.epoch;
     q->g->cell[cell].told.state = MQAR_RUNS;
     q->running++;
     return 0;
 }
 
-/* Until all is done, at the rate of this invocation. */
+/* Work that this invocation did in a slot. */
+static double done_by(const struct queue *q, int slot)
+{
+    const struct mqar_cell *c = &q->g->cell[q->cell[slot]];
+    int64_t until = mqar_is_over(c) ? q->o.epochs : c->told.epoch;
+
+    return work(q->g, c) * (double)(until - q->from[slot]) / (double)q->o.epochs;
+}
+
+/* Until all is done, at the rate of this invocation; of rates that are not chosen yet one will be. */
 static double left_of_all(const struct queue *q)
 {
-    double done = q->done;
+    const struct mqar_grid *g = q->g;
+    double done = q->done, all = 0;
 
     for (int i = 0; i < q->o.jobs; i++)
-        if (q->pid[i]) {
-            const struct mqar_cell *c = &q->g->cell[q->cell[i]];
-            done += work(q->g, c) * (double)c->told.epoch / (double)q->o.epochs;
-        }
-    return done > 0 ? (time_now() - q->began) * (q->all - done) / done : 0;
+        done += q->pid[i] ? done_by(q, i) : 0;
+    for (int i = 0; i < g->n; i++) {
+        enum mqar_want want = mqar_wanted(g, &g->cell[i]);
+        if (want == MQAR_WANTED || (want == MQAR_PERHAPS && !g->cell[i].rate))
+            all += left(g, &g->cell[i]);
+    }
+    return done > 0 ? (time_now() - q->began) * all / done : 0;
 }
 
 static void show(const struct queue *q, const struct mqar_cell *c)
 {
     const struct mqar_told *t = &c->told;
-    char mix[256], accuracy[32 * MQAR_MIX], run[32], all[32];
+    char mix[256], accuracy[32 * MQAR_MIX], run[32], rest[32];
+    int all, over;
     size_t n = 0;
 
+    mqar_count(q->g, &all, &over);
     mqar_mix_text(&c->job.mix, mix, sizeof mix);
     for (int k = 0; k < c->job.mix.n; k++)
         n += (size_t)snprintf(accuracy + n, sizeof accuracy - n, "%s%.4f", k ? " " : "", t->accuracy[k]);
     metrics_duration(run, t->state == MQAR_RUNS ? t->epoch_seconds * (double)(q->o.epochs - t->epoch) : t->seconds);
-    metrics_duration(all, left_of_all(q));
+    metrics_duration(rest, left_of_all(q));
     say("%s %s lr %g seed %llu  epoch %lld/%lld  loss %.4f  accuracy %s  %.0f tokens/s  %s %s  runs %d/%d, %s left",
         c->job.model, mix, c->job.lr, (unsigned long long)c->job.seed, (long long)t->epoch, (long long)q->o.epochs,
         t->loss, accuracy, t->tokens_per_second, t->state == MQAR_RUNS ? "ETA" : mqar_state_name(t->state), run,
-        q->finished, q->g->n, all);
+        over, all, rest);
 }
 
 /* All that the children have said; waits so many milliseconds for the first word. */
@@ -193,7 +215,9 @@ static void hear(struct queue *q, int wait)
         c->told = t;
         if (mqar_is_over(c)) {
             q->finished++;
-            q->done += work(q->g, c);
+            if (mqar_cell_read(q->g, c))                 /* what it wrote chooses rates, now as later */
+                c->told.state = MQAR_FAILED;
+            c->told.tokens_per_second = t.tokens_per_second;
         }
         if (mqar_is_over(c) || (t.state != MQAR_FAILED && t.epoch))
             show(q, c);
@@ -208,9 +232,10 @@ static void reap(struct queue *q)
         int end;
         if (!q->pid[i] || waitpid(q->pid[i], &end, WNOHANG) != q->pid[i])
             continue;
+        hear(q, 0);                                      /* its last words */
+        q->done += done_by(q, i);
         q->pid[i] = 0;
         q->running--;
-        hear(q, 0);                                      /* its last words */
         if (WIFSIGNALED(end))
             fail("%s was killed by signal %d (%s); the same command goes on with it", c->job.name, WTERMSIG(end),
                  strsignal(WTERMSIG(end)));
@@ -231,17 +256,26 @@ static void stop(struct queue *q, const char *why)
             kill(q->pid[i], SIGTERM);
 }
 
+/* The earliest seed first: what is finished when time runs out is a whole experiment with fewer of them. Of one seed
+ * the longest first, so that devices end together. */
 static int next_cell(const struct queue *q)
 {
-    for (int i = 0; i < q->g->n; i++)
-        if (q->g->cell[i].told.state == MQAR_WAITS)
-            return i;
-    return -1;
+    const struct mqar_grid *g = q->g;
+    int next = -1;
+
+    for (int i = 0; i < g->n; i++) {
+        const struct mqar_cell *c = &g->cell[i];
+        if (c->told.state != MQAR_WAITS || mqar_wanted(g, c) != MQAR_WANTED)
+            continue;
+        if (next < 0 || (c->seed == g->cell[next].seed && left(g, c) > left(g, &g->cell[next])))
+            next = i;
+    }
+    return next;
 }
 
 static int run_all(struct queue *q)
 {
-    int next;
+    int next, all, over;
 
     while ((next = q->stopping ? -1 : next_cell(q)) >= 0 || q->running) {
         for (int i = 0; i < q->o.jobs && next >= 0; i++)
@@ -261,8 +295,9 @@ static int run_all(struct queue *q)
         else if (q->failed > 2 && !q->finished)
             stop(q, "every run failed so far");
     }
+    mqar_count(q->g, &all, &over);
     if (q->failed)
-        fail("%d of %d runs failed", q->failed, q->g->n);
+        fail("%d of %d runs failed", q->failed, all);
     return q->failed > 0;
 }
 
@@ -312,37 +347,32 @@ static int make_directory(const char *out, const char *name)
     return dir_make(path);
 }
 
-/* What there is to do, given what was done before. */
-static int survey(struct queue *q)
+/* Reads what was done before. Returns how many runs are left to do, or -1. */
+static int survey(struct queue *q, int *all, int *over)
 {
     struct mqar_grid *g = q->g;
-    int waiting = 0;
 
     for (int i = 0; i < g->n; i++) {
         if (mqar_cell_read(g, &g->cell[i]))
             return -1;
-        if (mqar_is_over(&g->cell[i]))
-            q->finished++;
-        else {
+        if (!mqar_is_over(&g->cell[i]))
             g->cell[i].told.state = MQAR_WAITS;
-            q->all += work(g, &g->cell[i]);
-            waiting++;
-        }
     }
-    return waiting;
+    mqar_count(g, all, over);
+    return *all - *over;
 }
 
 static int run_queue(struct queue *q)
 {
     struct mqar_grid *g = q->g;
-    int status, waiting = survey(q);
+    int status, all, over, waiting = survey(q, &all, &over);
 
     if (waiting <= 0)
         return waiting;
     if (find_devices(q))
         return -1;
     decide_jobs(q, waiting);
-    say("%d runs, %d finished before; %d at a time on %s%s, %d thread%s each", g->n, q->finished, q->o.jobs,
+    say("%d runs, %d finished before; %d at a time on %s%s, %d thread%s each", all, over, q->o.jobs,
         q->device[0], q->devices > 1 ? " and others" : "", q->o.threads, q->o.threads == 1 ? "" : "s");
     for (int i = 0; i < g->mixes; i++)
         if (g->mix[i].n == 1) {

@@ -12,6 +12,7 @@ EXTERN_C_BEGIN
 struct mqar_options {
     const char *models, *lengths, *rates;            /* lists, by commas */
     int64_t  seeds, first_seed;
+    int64_t  rate_seeds;                             /* seeds of every rate; the best gets all. 0: every rate does */
     int64_t  train, test, epochs, batch_tokens, warmup;
     int64_t  vocab;
     int      layers, width, heads, key, value, rank;

@@ -1,7 +1,4 @@
-/* mqar_table.c - what an experiment gave: all runs, the best rate of every model, figures.
- *
- * The best rate of a model on a mix is the one whose mean accuracy over finished seeds, and over the lengths of the
- * mix, is greatest; a run that diverged counts with what it had learned. */
+/* mqar_table.c - what an experiment gave: all runs, the best rate of every model, figures. */
 #define _POSIX_C_SOURCE 200809L
 #include "json.h"
 #include "mqar_grid.h"
@@ -10,69 +7,12 @@
 #include <math.h>
 #include <unistd.h>
 
-/* Accuracies of one model at one rate, on one mix, over seeds. */
-struct spread { int n; double mean[MQAR_MIX], low[MQAR_MIX], high[MQAR_MIX], square[MQAR_MIX], whole; };
-
-static const struct mqar_cell *cell_at(const struct mqar_grid *g, int seed, int mix, int rate, int model)
-{
-    return &g->cell[((seed * g->mixes + mix) * g->rates + rate) * g->models + model];
-}
-
-static struct spread spread_of(const struct mqar_grid *g, int mix, int rate, int model)
-{
-    struct spread s = { 0 };
-    int kinds = g->mix[mix].n;
-
-    for (int k = 0; k < kinds; k++) {
-        s.low[k] = 1;
-        s.n = 0;
-        for (int seed = 0; seed < g->o->seeds; seed++) {
-            const struct mqar_cell *c = cell_at(g, seed, mix, rate, model);
-            double a = c->told.accuracy[k];
-            if (!mqar_is_over(c))
-                continue;
-            s.n++;
-            s.mean[k] += a;
-            s.square[k] += a * a;
-            s.low[k] = fmin(s.low[k], a);
-            s.high[k] = fmax(s.high[k], a);
-        }
-        s.mean[k] /= s.n;
-        s.whole += s.mean[k] / kinds;
-    }
-    return s;
-}
-
-/* The rate, or -1 when no run of the model is finished. */
-static int best_rate(const struct mqar_grid *g, int mix, int model, struct spread *out)
-{
-    int best = -1;
-
-    for (int r = 0; r < g->rates; r++) {
-        struct spread s = spread_of(g, mix, r, model);
-        if (s.n && (best < 0 || s.whole > out->whole)) {
-            best = r;
-            *out = s;
-        }
-    }
-    return best;
-}
-
 /* Standard deviation over seeds; NAN for one. */
-static double deviation(const struct spread *s, int k)
+static double deviation(const struct mqar_spread *s, int k)
 {
     double square = s->square[k] - s->n * s->mean[k] * s->mean[k];
 
     return s->n > 1 ? sqrt(fmax(square, 0) / (s->n - 1)) : NAN;
-}
-
-static int unfinished(const struct mqar_grid *g)
-{
-    int n = 0;
-
-    for (int i = 0; i < g->n; i++)
-        n += !mqar_is_over(&g->cell[i]);
-    return n;
 }
 
 static void kind_text(const struct mqar *q, char out[64])
@@ -80,8 +20,25 @@ static void kind_text(const struct mqar *q, char out[64])
     snprintf(out, 64, "%lld:%lld", (long long)q->length, (long long)q->pairs);
 }
 
+/* Runs that are not wanted stand in the tables only when they were done before that was known. */
+static bool listed(const struct mqar_grid *g, const struct mqar_cell *c)
+{
+    return mqar_is_over(c) || mqar_wanted(g, c) == MQAR_WANTED;
+}
+
+/* Tokens of whole epochs by all of a run's time, measuring included. */
+static double tokens_per_second(const struct mqar_grid *g, const struct mqar_cell *c)
+{
+    int64_t batch = g->o->batch_tokens / mqar_mix_longest(&c->job.mix);
+    double length = 0;
+
+    for (int k = 0; k < c->job.mix.n; k++)
+        length += (double)c->job.mix.at[k].length / c->job.mix.n;
+    return (double)(c->told.epoch * (g->o->train / batch) * batch) * length / (c->told.seconds + 1e-9);
+}
+
 /* One row of the table of all runs. */
-static void add_run(struct text *t, const struct mqar_cell *c, int k, const char *cut)
+static void add_run(struct text *t, const struct mqar_grid *g, const struct mqar_cell *c, int k, const char *cut)
 {
     const struct mqar_told *x = &c->told;
     bool known = x->epoch > 0 || mqar_is_over(c);
@@ -92,9 +49,10 @@ static void add_run(struct text *t, const struct mqar_cell *c, int k, const char
              (unsigned long long)c->job.seed, cut, mqar_state_name(x->state), cut, (long long)x->epoch, cut,
              (long long)c->job.mix.at[k].length, cut, (long long)c->job.mix.at[k].pairs, cut);
     if (known)
-        text_add(t, "%.6f%s%.6f%s%.6g%s%.1f", x->accuracy[k], cut, x->error[k], cut, x->loss, cut, x->seconds);
+        text_add(t, "%.6f%s%.6f%s%.6g%s%.1f%s%.0f", x->accuracy[k], cut, x->error[k], cut, x->loss, cut, x->seconds,
+                 cut, tokens_per_second(g, c));
     else
-        text_add(t, "%s%s%s", cut, cut, cut);
+        text_add(t, "%s%s%s%s", cut, cut, cut, cut);
 }
 
 static int write_runs(const struct mqar_grid *g, const char *path)
@@ -102,10 +60,11 @@ static int write_runs(const struct mqar_grid *g, const char *path)
     struct text t = { 0 };
     int status;
 
-    text_add(&t, "model\tmix\tlr\tseed\tstatus\tepoch\tlength\tpairs\taccuracy\tstderr\tloss\tseconds\n");
+    text_add(&t, "model\tmix\tlr\tseed\tstatus\tepoch\tlength\tpairs\taccuracy\tstderr\tloss\tseconds\t"
+             "tokens_per_second\n");
     for (int i = 0; i < g->n; i++)
-        for (int k = 0; k < g->cell[i].job.mix.n; k++) {
-            add_run(&t, &g->cell[i], k, "\t");
+        for (int k = 0; listed(g, &g->cell[i]) && k < g->cell[i].job.mix.n; k++) {
+            add_run(&t, g, &g->cell[i], k, "\t");
             text_add(&t, "\n");
         }
     status = file_write(path, t.at, t.n);
@@ -113,38 +72,59 @@ static int write_runs(const struct mqar_grid *g, const char *path)
     return status;
 }
 
+/* How many runs are finished, and how the rates were chosen. */
+static void add_head(struct text *t, const struct mqar_grid *g)
+{
+    int all, over, first = mqar_choosing(g);
+
+    mqar_count(g, &all, &over);
+    text_add(t, "# Associative recall\n\n%d of %d runs are finished. ", over, all);
+    if (first < g->o->seeds)
+        text_add(t, "Every learning rate was tried with %d seed%s. The best one of a model on what it was trained on, "
+                 "by the mean accuracy over %s, got %lld seeds; it alone is shown", first, first == 1 ? "" : "s",
+                 first == 1 ? "this seed" : "these seeds", (long long)g->o->seeds);
+    else
+        text_add(t, "The best learning rate of every model, by the mean accuracy over the seeds");
+    text_add(t, ":\n\n");
+}
+
+static void add_best(struct text *t, const struct mqar_grid *g, int x, int m)
+{
+    struct mqar_spread s = { 0 };
+    int r = mqar_best_rate(g, x, m, &s);
+    char mix[256], kind[64];
+
+    mqar_mix_text(&g->mix[x], mix, sizeof mix);
+    if (r < 0)
+        text_add(t, "| %s | %s | | | | | | 0 of %lld | |\n", mix, g->model[m], (long long)g->o->seeds);
+    for (int k = 0; r >= 0 && k < g->mix[x].n; k++) {
+        kind_text(&g->mix[x].at[k], kind);
+        text_add(t, "| %s | %s | %g | %s | %.4f | %.4f..%.4f | ", mix, g->model[m], g->rate[r], kind, s.mean[k],
+                 s.low[k], s.high[k]);
+        if (s.n > 1)
+            text_add(t, "%.4f", deviation(&s, k));
+        text_add(t, " | %d of %lld | %.1f |\n", s.n, (long long)g->o->seeds, s.seconds);
+    }
+}
+
 static int write_markdown(const struct mqar_grid *g, const char *path)
 {
     struct text t = { 0 };
     int status;
 
-    text_add(&t, "# Associative recall\n\n%d of %d runs are finished. The best learning rate of every model:\n\n",
-             g->n - unfinished(g), g->n);
-    text_add(&t, "| trained on | model | lr | length:pairs | accuracy | least, greatest | deviation | seeds |\n"
-             "|---|---|---|---|---|---|---|---|\n");
+    add_head(&t, g);
+    text_add(&t, "| trained on | model | lr | length:pairs | accuracy | least..greatest | deviation | seeds | "
+             "seconds a run |\n|---|---|---|---|---|---|---|---|---|\n");
     for (int x = 0; x < g->mixes; x++)
-        for (int m = 0; m < g->models; m++) {
-            struct spread s = { 0 };
-            int r = best_rate(g, x, m, &s);
-            char mix[256], kind[64];
-            mqar_mix_text(&g->mix[x], mix, sizeof mix);
-            if (r < 0)
-                text_add(&t, "| %s | %s | | | | | | 0 of %lld |\n", mix, g->model[m], (long long)g->o->seeds);
-            for (int k = 0; r >= 0 && k < g->mix[x].n; k++) {
-                kind_text(&g->mix[x].at[k], kind);
-                text_add(&t, "| %s | %s | %g | %s | %.4f | %.4f, %.4f | ", mix, g->model[m], g->rate[r], kind,
-                         s.mean[k], s.low[k], s.high[k]);
-                if (s.n > 1)
-                    text_add(&t, "%.4f", deviation(&s, k));
-                text_add(&t, " | %d of %lld |\n", s.n, (long long)g->o->seeds);
-            }
-        }
-    text_add(&t, "\nAll runs:\n\n| model | trained on | lr | seed | status | epoch | length | pairs | accuracy | "
-             "stderr | loss | seconds |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+        for (int m = 0; m < g->models; m++)
+            add_best(&t, g, x, m);
+    text_add(&t, "\nAll runs; tokens/s by all of a run's time, measuring included:\n\n"
+             "| model | trained on | lr | seed | status | epoch | length | pairs | accuracy | stderr | loss | seconds "
+             "| tokens/s |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     for (int i = 0; i < g->n; i++)
-        for (int k = 0; k < g->cell[i].job.mix.n; k++) {
+        for (int k = 0; listed(g, &g->cell[i]) && k < g->cell[i].job.mix.n; k++) {
             text_add(&t, "| ");
-            add_run(&t, &g->cell[i], k, " | ");
+            add_run(&t, g, &g->cell[i], k, " | ");
             text_add(&t, " |\n");
         }
     status = file_write(path, t.at, t.n);
@@ -157,21 +137,23 @@ static int write_results(const struct mqar_grid *g, const char *path)
 {
     const struct mqar_options *o = g->o;
     struct results out = { 0 };
-    int status;
+    int status, all, over;
 
+    mqar_count(g, &all, &over);
     results_say(&out, "lengths", o->lengths);
     results_say(&out, "rates", o->rates);
     results_say(&out, "dtype", o->dtype);
     results_count(&out, "seeds", o->seeds);
+    results_count(&out, "rate_seeds", mqar_choosing(g));
     results_count(&out, "epochs", o->epochs);
     results_count(&out, "train", o->train);
     results_count(&out, "test", o->test);
     results_count(&out, "vocab", o->vocab);
-    results_count(&out, "unfinished", unfinished(g));
+    results_count(&out, "unfinished", all - over);
     for (int x = 0; x < g->mixes; x++)
         for (int m = 0; m < g->models; m++) {
-            struct spread s = { 0 };
-            int r = best_rate(g, x, m, &s);
+            struct mqar_spread s = { 0 };
+            int r = mqar_best_rate(g, x, m, &s);
             for (int k = 0; r >= 0 && k < g->mix[x].n; k++) {
                 char part[512], kind[64];
                 kind_text(&g->mix[x].at[k], kind);
@@ -203,8 +185,8 @@ static int draw_accuracy(const struct mqar_grid *g, const char *path)
         c[m].train = mem_new((size_t)places, sizeof *c[m].train);
         str_format(c[m].label, sizeof c[m].label, "%.120s", g->model[m]);
         for (int x = 0; x < g->mixes; x++) {
-            struct spread s = { 0 };
-            int r = best_rate(g, x, m, &s);
+            struct mqar_spread s = { 0 };
+            int r = mqar_best_rate(g, x, m, &s);
             for (int k = 0; k < g->mix[x].n && at < places; k++, at++)
                 if (r >= 0)
                     c[m].train[c[m].ntrain++] = (struct point){ g->rate[r], at, s.mean[k], s.mean[k], s.low[k],
@@ -222,6 +204,17 @@ static int draw_accuracy(const struct mqar_grid *g, const char *path)
     return status;
 }
 
+/* The first finished seed of a model at a rate; NULL when it was over before its first epoch. */
+static const struct mqar_cell *first_over(const struct mqar_grid *g, int mix, int rate, int model)
+{
+    for (int i = 0; i < g->n; i++) {
+        const struct mqar_cell *c = &g->cell[i];
+        if (c->mix == mix && c->rate == rate && c->model == model && mqar_is_over(c))
+            return c->told.epoch ? c : NULL;
+    }
+    return NULL;
+}
+
 /* Accuracy by epoch on one mix, every model at its best rate with the first seed that is finished. */
 static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
 {
@@ -229,13 +222,11 @@ static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
     int n = 0, status = 0;
 
     for (int m = 0; m < g->models && !status; m++) {
-        struct spread s = { 0 };
-        int r = best_rate(g, mix, m, &s), seed = 0;
+        struct mqar_spread s = { 0 };
+        int r = mqar_best_rate(g, mix, m, &s);
+        const struct mqar_cell *run = first_over(g, mix, r, m);
         char dir[4096];
-        while (r >= 0 && !mqar_is_over(cell_at(g, seed, mix, r, m)))
-            seed++;
-        if (r < 0 || !mqar_cell_path(g, cell_at(g, seed, mix, r, m), "", dir, sizeof dir) ||
-            !cell_at(g, seed, mix, r, m)->told.epoch)
+        if (!run || !mqar_cell_path(g, run, "", dir, sizeof dir))
             continue;
         status = curve_read(&c[n], dir, "epoch", "accuracy");
         str_format(c[n].label, sizeof c[n].label, "%.100s, lr %g", g->model[m], g->rate[r]);

@@ -38,7 +38,7 @@ refused "--jobs: expected a whole number in [0,256], found '257'" --jobs 257
 refused "--max-seconds: expected a number in [0,), found '-1'" --max-seconds -1
 refused "--lr-floor: expected a number in [0,1], found '2'" --lr-floor 2
 refused "--dtype: expected fp32|bf16, found 'fp8'" --dtype fp8
-for bad in seed=-1 data-seed=x train=0 layers=0 layers=257 width=0 heads=0 key=1025 value=0 rank=0 warmup=-1 beta2=1 \
+for bad in seed=-1 rate-seeds=-1 data-seed=x train=0 layers=0 layers=257 width=0 heads=0 key=1025 value=0 rank=0 warmup=-1 beta2=1 \
     weight-decay=-1 clip=x patience=-1 threads=-1 save-every=1.5 batch-tokens=0 lr-floor=-1 stop-at=nan; do
     run mqar --out bad $tiny "--$bad"
     status 2
@@ -99,6 +99,42 @@ cut -f 1-11 work/b/runs.tsv | cmp -s - .result/table || wrong
 run mqar --out a $tiny --epochs 4
 status 1
 stderr 'error: a/settings.json: these runs were made with "epochs": 3, not "epochs": 4: use their settings or another --out'
+
+# Every rate gets the first seed, the best of a model the others; interrupted it chooses the same. What other commands
+# did before is shown, and not counted.
+wide="$tiny --lr 0.03,0.002 --lengths 16:2,32:4 --vocab 40 --epochs 2 --seeds 3"
+seeds_of() {
+    cut -f 1-4 "work/$1/runs.tsv" | sed 1d | sort -u
+}
+run mqar --out e $wide --rate-seeds 1
+ends 0
+stderr_has '16 runs, 0 finished before'
+stderr_has 'runs 16/16, 0m00s left'
+grep -q '/24' .result/stderr && wrong
+[ "$(seeds_of e | wc -l)" = 16 ] || wrong
+[ "$(seeds_of e | awk '$4 > 1 { print $1, $2, $3 }' | sort -u | wc -l)" = 4 ] || wrong
+grep -q '^16 of 16 runs are finished. Every learning rate was tried with 1 seed. ' work/e/results.md || wrong
+grep -q '3 of 3' work/e/results.md && ! grep -q 'of 3 .*1 of 3\|waits' work/e/results.md || wrong
+cut -f 1-11 work/e/runs.tsv >.result/chosen
+for seconds in 0.05 0.2 0; do
+    run mqar --out h $wide --rate-seeds 1 --max-seconds $seconds --quiet
+    ends 0
+done
+cut -f 1-11 work/h/runs.tsv | cmp -s - .result/chosen || wrong
+run mqar --out e $wide --rate-seeds 1 --table
+ends 0
+cut -f 1-11 work/e/runs.tsv | cmp -s - .result/chosen || wrong
+run mqar --out e $wide --rate-seeds 2 --quiet
+ends 0
+done=$(seeds_of e | wc -l)                              # two seeds may choose another rate than one
+[ "$done" -ge 20 ] && grep -q '^20 of 20 runs' work/e/results.md || wrong
+run mqar --out e $wide
+ends 0
+[ "$done" = 24 ] || stderr_has "24 runs, $done finished before"
+[ "$(seeds_of e | wc -l)" = 24 ] || wrong
+run mqar --out e $wide --rate-seeds 1
+ends 0
+[ "$(seeds_of e | wc -l)" = 24 ] && grep -q '^16 of 16 runs' work/e/results.md || wrong
 
 # Interrupted twice it ends with the same weights and the same record; the table says what is not finished.
 long="$tiny --train 256 --epochs 20 --save-every 3 --stop-at 2"
