@@ -33,7 +33,7 @@ struct mqar_options mqar_preset(const char *name)
     o.heads = 8;
     o.key = 16;
     o.value = 32;
-    o.stop_at = 2;
+    o.stop_at = 0.99;                    /* where the published experiment's code stops */
     return o;
 }
 
