@@ -81,7 +81,7 @@ static void add_head(struct text *t, const struct mqar_grid *g)
     text_add(t, "# Associative recall\n\n%d of %d runs are finished. ", over, all);
     if (first < g->o->seeds)
         text_add(t, "Every learning rate was tried with %d seed%s. The best one of a model on what it was trained on, "
-                 "by the mean accuracy over %s, got %lld seeds; it alone is shown", first, first == 1 ? "" : "s",
+                 "by the mean accuracy over %s, gets %lld seeds; it alone is shown", first, first == 1 ? "" : "s",
                  first == 1 ? "this seed" : "these seeds", (long long)g->o->seeds);
     else
         text_add(t, "The best learning rate of every model, by the mean accuracy over the seeds");
@@ -196,7 +196,7 @@ static int draw_accuracy(const struct mqar_grid *g, const char *path)
     }
     if (drawn)
         status = figure_write(&(struct figure){ .frame = { "recall at the best learning rate", "length:pairs",
-                              "accuracy", 720, 420 }, .bars = true, .tic = tic, .bottom = 0, .top = 1.02, .curve = c,
+                              "accuracy", 720, 480 }, .bars = true, .tic = tic, .bottom = 0, .top = 1.02, .curve = c,
                               .n = g->models }, path);
     for (int m = 0; m < g->models; m++)
         curve_close(&c[m]);
@@ -219,13 +219,15 @@ static const struct mqar_cell *first_over(const struct mqar_grid *g, int mix, in
 static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
 {
     struct curve *c = mem_new((size_t)g->models, sizeof *c);
+    char dir[4096], title[300], text[256];
     int n = 0, status = 0;
 
+    mqar_mix_text(&g->mix[mix], text, sizeof text);
+    snprintf(title, sizeof title, "recall during training on %s", text);
     for (int m = 0; m < g->models && !status; m++) {
         struct mqar_spread s = { 0 };
         int r = mqar_best_rate(g, mix, m, &s);
         const struct mqar_cell *run = first_over(g, mix, r, m);
-        char dir[4096];
         if (!run || !mqar_cell_path(g, run, "", dir, sizeof dir))
             continue;
         status = curve_read(&c[n], dir, "epoch", "accuracy");
@@ -233,7 +235,7 @@ static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
         n += !status;
     }
     if (n && !status)
-        status = figure_write(&(struct figure){ .frame = { "recall during training", "epoch", "accuracy", 720, 420 },
+        status = figure_write(&(struct figure){ .frame = { title, "epoch", "accuracy", 720, 480 },
                               .top = 1.02, .whole = true, .curve = c, .n = n }, path);
     for (int i = 0; i < n; i++)
         curve_close(&c[i]);

@@ -110,7 +110,7 @@ int figure_write(const struct figure *f, const char *path)
     if (f->log_x || f->log_y)
         text_add(&script, "set logscale %s\n", f->log_x && f->log_y ? "xy" : f->log_x ? "x" : "y");
     if (f->top > f->bottom)
-        text_add(&script, "set yrange [%g:%g]\nset key below\n", f->bottom, f->top);
+        text_add(&script, "set yrange [%g:%g]\nset key below samplen 2 height 1\n", f->bottom, f->top);
     if (f->whole)
         text_add(&script, "set format x '%%g'\n");
     if (f->tic)
