@@ -41,7 +41,8 @@ static int mqar(int argc, const char **argv)
     const struct opt opts[] = {
         OPT("out", &o.out, "DIR", "where the experiment lives; the same command continues it", .need = true),
         OPT("preset", &preset, "P", "defaults of all options", .choices = "laptop|paper"),
-        OPT("models", &o.models, "LIST", "palimpsa-d, palimpsa-m, either also with -twin, mamba2, or FILE.json"),
+        OPT("models", &o.models, "LIST", "palimpsa-d, palimpsa-m, either also with -twin, mamba2, FILE.json, or DIR of "
+            "a model"),
         OPT("lengths", &o.lengths, "LIST", "LENGTH:PAIRS of a run, by commas; A:B+C:D mixes them in one"),
         OPT("lr", &o.rates, "LIST", "peak learning rates, by commas"),
         OPT("seeds", &o.seeds, "N", "runs of every setting", .range = "[1,1000]"),

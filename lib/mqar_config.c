@@ -1,11 +1,15 @@
-/* mqar_config.c - the small models of the recall experiment: config.json as text, read by the usual reader.
+/* mqar_config.c - the small models of the recall experiment: config.json as text, read by the usual reader; or one
+ * that is given.
  *
  * palimpsa-d and palimpsa-m begin with little forgetting: A goes evenly from 0.01 to 0.16 over the heads, dt from 0.1
  * to 0.001. A twin is the same with the plain recurrence. mamba2 has its family's own A and dt. Every matrix is
  * N(0, 1 / width), blocks have no MLP. */
+#define _POSIX_C_SOURCE 200809L
+#include "ckpt.h"
 #include "json.h"
 #include "mqar_run.h"
 #include <math.h>
+#include <unistd.h>
 
 static bool is(const char *model, const char *name)
 {
@@ -42,27 +46,53 @@ static char *text_of(const struct mqar_options *o, const char *model, int64_t le
     return t.at;
 }
 
-int mqar_config(struct config *c, const struct mqar_options *o, const char *model, int64_t length)
+static bool is_ours(const char *model)
 {
     static const char *const names[] = { "palimpsa-d", "palimpsa-d-twin", "palimpsa-m", "palimpsa-m-twin", "mamba2" };
-    size_t n = strlen(model), i = 0;
-    char *text;
-    int status;
+    size_t i = 0;
 
-    if (n > 5 && is(model + n - 5, ".json")) {
-        if (config_read(c, model))
-            return -1;
-        c->vocab = vocab_padded(o->vocab, 16);
-        c->vocab_real = o->vocab;
-        c->context = (int)length;
-        return 0;
-    }
     while (i < LEN(names) && !is(model, names[i]))
         i++;
-    if (i == LEN(names))
-        return fail("--models: expected some of %s, or a FILE.json, found '%s'", MQAR_MODELS, model);
-    text = text_of(o, model, length);
-    status = config_parse(c, text, strlen(text), model);
-    free(text);
-    return status;
+    return i < LEN(names);
+}
+
+bool mqar_is_directory(const char *model)
+{
+    char path[512];
+
+    return !is_ours(model) && str_format(path, sizeof path, "%s/config.json", model) && !access(path, F_OK);
+}
+
+/* A model that was trained before: its vocabulary must hold the task's. */
+static int read_directory(struct config *c, const struct mqar_options *o, const char *dir, int64_t length)
+{
+    if (ckpt_config(dir, c))
+        return -1;
+    if (c->vocab_real < o->vocab)
+        return fail("--models: %s has %lld tokens, --vocab asks for %lld", dir, (long long)c->vocab_real,
+                    (long long)o->vocab);
+    c->context = c->context < length ? (int)length : c->context;
+    return 0;
+}
+
+int mqar_config(struct config *c, const struct mqar_options *o, const char *model, int64_t length)
+{
+    size_t n = strlen(model);
+
+    if (is_ours(model)) {
+        char *text = text_of(o, model, length);
+        int status = config_parse(c, text, strlen(text), model);
+        free(text);
+        return status;
+    }
+    if (mqar_is_directory(model))
+        return read_directory(c, o, model, length);
+    if (n <= 5 || !is(model + n - 5, ".json"))
+        return fail("--models: expected some of %s, a FILE.json or a model's directory, found '%s'", MQAR_MODELS, model);
+    if (config_read(c, model))
+        return -1;
+    c->vocab = vocab_padded(o->vocab, 16);
+    c->vocab_real = o->vocab;
+    c->context = (int)length;
+    return 0;
 }

@@ -52,17 +52,29 @@ static bool item(const char *list, int n, char *out, size_t size)
     return list && str_format(out, size, "%.*s", (int)strcspn(list, ","), list);
 }
 
+/* The last part of a path. */
+static const char *last_part(const char *model)
+{
+    const char *slash = strrchr(model, '/');
+
+    return slash ? slash + 1 : model;
+}
+
 static int read_models(struct mqar_grid *g)
 {
     char name[256];
 
     for (; item(g->o->models, g->models, name, sizeof name); g->models++) {
         struct config c;
+        for (size_t n = strlen(name); n > 1 && name[n - 1] == '/'; n--)
+            name[n - 1] = '\0';
         if (strpbrk(name, "\"\\|\t\n"))
             return fail("--models: '%s' has a character that tables cannot hold", name);
         for (int i = 0; i < g->models; i++)
             if (!strcmp(name, g->model[i]))
                 return fail("--models: %s stands there twice", name);
+            else if (!strcmp(last_part(name), last_part(g->model[i])))
+                return fail("--models: the runs of %s and %s would share directories", g->model[i], name);
         if (mqar_config(&c, g->o, name, mqar_mix_longest(&g->mix[0])))
             return -1;
         g->model = mem_grow(g->model, (size_t)g->models + 1, sizeof *g->model);
@@ -110,10 +122,10 @@ static int check_sizes(const struct mqar_grid *g)
     return 0;
 }
 
-/* A name for a directory: lengths with x, a config by its file's name. */
+/* A name for a directory: lengths with x, a config or a model by the last part of its path. */
 static int name_job(struct mqar_job *j)
 {
-    const char *slash = strrchr(j->model, '/'), *model = slash ? slash + 1 : j->model;
+    const char *model = last_part(j->model);
     size_t n = strlen(model);
     char mix[256];
 

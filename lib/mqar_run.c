@@ -112,6 +112,8 @@ static int open_model(struct run_in_hand *r, const char *device)
         return fail("%s: path too long", r->dir);
     if (!access(file, F_OK))
         return resume(r, path);
+    if (mqar_is_directory(r->job->model) && ckpt_load(r->job->model, &r->model))
+        return -1;
     params_master(&r->model.params, &r->dev, 0);
     return 0;
 }

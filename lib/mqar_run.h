@@ -1,4 +1,4 @@
-/* mqar_run.h - one model trained on one mix of lengths, from fresh weights to its accuracy.
+/* mqar_run.h - one model trained on one mix of lengths, from fresh or given weights to its accuracy.
  *
  * A run lives in a directory: metrics.jsonl has a line an epoch, model/ is the newest checkpoint, result.json is
  * there when the run is finished. A run that was interrupted goes on where its checkpoint stands, with the same bits
@@ -29,7 +29,7 @@ struct mqar_options {
     double   max_seconds;                            /* 0: no limit */
 };
 struct mqar_job {
-    char     model[256];                             /* a name of ours, or the path of a config.json */
+    char     model[256];                             /* a name of ours, or the path of a config.json or of a model */
     struct mqar_mix mix;
     double   lr;
     uint64_t seed;
@@ -50,6 +50,8 @@ struct mqar_told {
 #define MQAR_MODELS "palimpsa-d,palimpsa-d-twin,palimpsa-m,palimpsa-m-twin,mamba2"
 /* The model of a job; 0, or -1 with the reason. */
 int mqar_config(struct config *c, const struct mqar_options *o, const char *model, int64_t length);
+/* Whether it is a model with weights, from which a run begins. */
+bool mqar_is_directory(const char *model);
 /* Trains, from dir's checkpoint if there is one, on the device of this name; tell is called after every epoch and
  * at the end. 0 finished, or stopped by a signal and saved; -1 failed, with the reason. */
 int mqar_train(const struct mqar_options *o, const struct mqar_job *job, const char *dir, const char *device,

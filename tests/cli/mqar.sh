@@ -21,7 +21,7 @@ refused '--lengths: a length of 16 has room for 4 pairs, found 5' --lengths 16:5
 refused '--lengths: a length of 20 needs a vocabulary from 21 to 16777216, found 20' --lengths 20:2
 refused "--lengths: expected LENGTH:PAIRS, found '16'" --lengths 16
 refused "--lengths: 16:2 stands there twice" --lengths 16:2,16:2
-refused "--models: expected some of palimpsa-d,palimpsa-d-twin,palimpsa-m,palimpsa-m-twin,mamba2, or a FILE.json, found 'gru'" --models gru
+refused "--models: expected some of palimpsa-d,palimpsa-d-twin,palimpsa-m,palimpsa-m-twin,mamba2, a FILE.json or a model's directory, found 'gru'" --models gru
 refused "--models: 'a|b' has a character that tables cannot hold" --models 'a|b'
 refused '--models: mamba2 stands there twice' --models mamba2,mamba2
 refused '--lr: expected rates above 0 and up to 1, separated by commas, found '"'0'" --lr 0
@@ -182,6 +182,24 @@ status 2
 stderr 'error: eval: mqar makes its samples, found data own.json'
 run mqar --out d $tiny --lengths 16:2+8:2 --models own.json --fresh --random-filler --no-tied --seed 3 --warmup 2 --table
 ends 0
+
+# A model that was trained before goes on where it stands: at a rate that changes nothing it answers as it did.
+trained=a/runs/mamba2_16x2_lr0.01_seed1/model
+mkdir work/other && cp -r work/$trained work/other/mamba2
+run mqar --out i $tiny --models ../work/other/mamba2/ --lr 1e-30 --epochs 1
+ends 0
+stdout_has "mqar ../work/other/mamba2 16:2 lr 1e-30"
+value() {
+    grep -o '"value": [0-9.e-]*' "$1"
+}
+last=work/${trained%/model}/result.json
+[ "$(value work/i/runs/mamba2_16x2_lr1e-30_seed1/result.json)" = "$(value "$last")" ] || wrong
+run mqar --out j $tiny --models other/mamba2 --vocab 21
+status 2
+stderr 'error: --models: other/mamba2 has 20 tokens, --vocab asks for 21'
+run mqar --out j $tiny --models mamba2,other/mamba2
+status 2
+stderr 'error: --models: the runs of mamba2 and other/mamba2 would share directories'
 
 # A run that diverges is told so and does not fail the experiment; patience ends one that learns no more.
 run mqar --out f $tiny --models mamba2 --weight-decay 1e38 --lr 1
