@@ -142,6 +142,8 @@ int main(void)
     test_right("cpu", "palimpsa-m");
     test_right("cpu", "palimpsa-m-twin");
     test_right("cpu", "mamba2");
+    if (dev_gpus() > 0)
+        test_right("cuda", "palimpsa-d"), test_right("cuda", "palimpsa-m-twin");
     test_start("palimpsa-d", "model.layers.1.attn");
     test_start("palimpsa-m-twin", "backbone.layers.0.mixer");
     return test_done("mqar_model");
