@@ -64,8 +64,7 @@ int mqar_best_rate(const struct mqar_grid *g, int mix, int model, struct mqar_sp
     return best;
 }
 
-/* All runs that choose the rate are over. */
-static bool chosen(const struct mqar_grid *g, int mix, int model)
+bool mqar_chosen(const struct mqar_grid *g, int mix, int model)
 {
     for (int r = 0; r < g->rates; r++)
         for (int seed = 0; seed < mqar_choosing(g); seed++)
@@ -80,7 +79,7 @@ enum mqar_want mqar_wanted(const struct mqar_grid *g, const struct mqar_cell *c)
 
     if (c->seed < mqar_choosing(g))
         return MQAR_WANTED;
-    if (!chosen(g, c->mix, c->model))
+    if (!mqar_chosen(g, c->mix, c->model))
         return MQAR_PERHAPS;
     return c->rate == mqar_best_rate(g, c->mix, c->model, &s) ? MQAR_WANTED : MQAR_NEVER;
 }

@@ -88,7 +88,8 @@ int mqar_config(struct config *c, const struct mqar_options *o, const char *mode
     if (mqar_is_directory(model))
         return read_directory(c, o, model, length);
     if (n <= 5 || !is(model + n - 5, ".json"))
-        return fail("--models: expected some of %s, a FILE.json or a model's directory, found '%s'", MQAR_MODELS, model);
+        return fail("--models: expected some of %s, a FILE.json or a model's directory, found '%s'", MQAR_MODELS,
+                    model);
     if (config_read(c, model))
         return -1;
     c->vocab = vocab_padded(o->vocab, 16);

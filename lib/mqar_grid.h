@@ -45,6 +45,7 @@ struct mqar_spread mqar_spread_of(const struct mqar_grid *g, int mix, int rate, 
 /* The seeds that choose a rate, and the rate so far; -1 when none of these runs is finished. out: over all seeds. */
 int  mqar_choosing(const struct mqar_grid *g);
 int  mqar_best_rate(const struct mqar_grid *g, int mix, int model, struct mqar_spread *out);
+bool mqar_chosen(const struct mqar_grid *g, int mix, int model);     /* all of these runs are over */
 /* Whether a run is to be done: not yet when its rate may still be chosen, never when another was. */
 enum mqar_want { MQAR_NEVER, MQAR_PERHAPS, MQAR_WANTED };
 enum mqar_want mqar_wanted(const struct mqar_grid *g, const struct mqar_cell *c);

@@ -204,6 +204,20 @@ static void show(const struct queue *q, const struct mqar_cell *c)
         over, all, rest);
 }
 
+/* Says which rate goes on, when the last run that chooses is over. */
+static void show_choice(const struct queue *q, const struct mqar_cell *c)
+{
+    const struct mqar_grid *g = q->g;
+    struct mqar_spread s;
+    char mix[256];
+
+    if (mqar_choosing(g) == g->o->seeds || c->seed >= mqar_choosing(g) || !mqar_chosen(g, c->mix, c->model))
+        return;
+    mqar_mix_text(&c->job.mix, mix, sizeof mix);
+    say("%s %s: lr %g is the best of %d and gets the other seeds", c->job.model, mix,
+        g->rate[mqar_best_rate(g, c->mix, c->model, &s)], g->rates);
+}
+
 /* All that the children have said; waits so many milliseconds for the first word. */
 static void hear(struct queue *q, int wait)
 {
@@ -221,6 +235,8 @@ static void hear(struct queue *q, int wait)
         }
         if (mqar_is_over(c) || (t.state != MQAR_FAILED && t.epoch))
             show(q, c);
+        if (mqar_is_over(c))
+            show_choice(q, c);
     }
 }
 

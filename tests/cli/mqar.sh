@@ -110,6 +110,7 @@ run mqar --out e $wide --rate-seeds 1
 ends 0
 stderr_has '16 runs, 0 finished before'
 stderr_has 'runs 16/16, 0m00s left'
+[ "$(grep -c 'is the best of 2 and gets the other seeds' .result/stderr)" = 4 ] || wrong
 grep -q '/24' .result/stderr && wrong
 [ "$(seeds_of e | wc -l)" = 16 ] || wrong
 [ "$(seeds_of e | awk '$4 > 1 { print $1, $2, $3 }' | sort -u | wc -l)" = 4 ] || wrong
