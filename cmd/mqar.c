@@ -17,6 +17,18 @@ static const char *find_preset(int argc, const char **argv)
     return preset;
 }
 
+/* Long examples may never be learned without short ones beside them, and one length says nothing of another. */
+static void warn_of_lone_lengths(const struct mqar_grid *g)
+{
+    for (int i = 0; i < g->mixes; i++)
+        if (g->mix[i].n == 1) {
+            warn("runs on one length alone, %lld with %lld pairs: its models need not do another, and may not learn "
+                 "a long one; A:B+C:D mixes lengths", (long long)g->mix[i].at[0].length,
+                 (long long)g->mix[i].at[0].pairs);
+            return;
+        }
+}
+
 static int experiment(const struct mqar_options *o, bool table)
 {
     struct mqar_grid g;
@@ -24,8 +36,8 @@ static int experiment(const struct mqar_options *o, bool table)
 
     if (mqar_grid_open(&g, o))
         return 2;
-    if (!table)
-        ran = mqar_grid_run(&g);
+    if (!table && (ran = mqar_grid_run(&g)) != -1)
+        warn_of_lone_lengths(&g);
     for (int i = 0; table && i < g.n && !ran; i++)
         ran = mqar_cell_read(&g, &g.cell[i]);
     status = ran == -1 ? -1 : mqar_grid_write(&g);
