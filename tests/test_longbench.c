@@ -55,8 +55,9 @@ static void check_cutting(struct opened *m)
 
 static void check_wrapping(void)
 {
+    static const char *const few_shot[] = { "trec", "triviaqa", "samsum", "lsht", "lcc", "repobench-p" };
     struct text t = { 0 };
-    int plain = 0, wrapped = 0;
+    int plain = 0, wrapped = 0, lines = 0;
 
     text_add(&t, "p{prompt}");
     CHECK(!prompt_wrap(&t, "[INST]{prompt}[/INST]") && !strcmp(t.at, "[INST]p{prompt}[/INST]"));
@@ -65,9 +66,10 @@ static void check_wrapping(void)
     CHECK(scratch_heard("expected {prompt}", "", ""));
     text_free(&t);
     for (const struct score_task *s = NULL; (s = score_task_next(s));)
-        s->plain ? plain++ : wrapped++;
-    CHECK(plain == 6 && wrapped == 15 && score_task("samsum")->plain && score_task("lcc")->plain);
-    CHECK(score_task("lsht")->first_line && score_task("trec")->first_line && !score_task("lcc")->first_line);
+        s->plain ? plain++ : wrapped++, lines += s->first_line;
+    CHECK(plain == 6 && wrapped == 15 && lines == 4);
+    for (size_t i = 0; i < LEN(few_shot); i++)
+        CHECK(score_task(few_shot[i])->plain && score_task(few_shot[i])->first_line == (i < 4));
 }
 
 static bool write_inputs(void)

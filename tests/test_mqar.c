@@ -117,6 +117,7 @@ static void test_statistics(void)
     mqar_maker_open(&m, &q);
     for (int64_t i = 0; i < SAMPLES; i++) {
         mqar_make(&m, 3, i, token, at);
+        CHECK(sound(&q, token, at));
         count[cell[(at[0] - 6) / 2][(at[1] - 6) / 2][(at[2] - 6) / 2]]++;
         for (int j = 0; j < 3; j++) {
             key[token[2 * j] - 1]++;
@@ -132,6 +133,31 @@ static void test_statistics(void)
     for (int i = 0; i < 16; i++)
         even[i] = 1 / 16.;
     CHECK(chi_square(value, even, 16, 3 * SAMPLES) < 37.7);
+}
+
+/* The slot of the first key among the 56 of a longer example: weights and their sums are right to the end. 99.9% of
+ * chi-square with 55 degrees of freedom is below 93.2 (and above 28.1). */
+static void test_slots(void)
+{
+    enum { SAMPLES = 100000, SLOTS = 56 };
+    struct mqar q = { 128, 8, 8192, false };
+    struct mqar_maker m;
+    int32_t token[128], at[8];
+    int64_t count[SLOTS] = { 0 };
+    double p[SLOTS], sum = 0, found;
+
+    for (int i = 0; i < SLOTS; i++)
+        sum += p[i] = 0.01 * pow(i + 1, 0.01 - 1);
+    for (int i = 0; i < SLOTS; i++)
+        p[i] /= sum;
+    mqar_maker_open(&m, &q);
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        mqar_make(&m, 9, i, token, at);
+        count[(at[0] - 16) / 2]++;
+    }
+    mqar_maker_close(&m);
+    found = chi_square(count, p, SLOTS, SAMPLES);
+    CHECK(found > 28.1 && found < 93.2);
 }
 
 static bool refused(int64_t length, int64_t pairs, int64_t vocab, const char *words)
@@ -190,8 +216,10 @@ int main(void)
     test_examples(&(struct mqar){ 64, 16, 65, false });
     test_examples(&(struct mqar){ 4, 1, 5, false });
     test_examples(&(struct mqar){ 50, 7, 129, true });
+    test_examples(&(struct mqar){ 1024, 256, 8192, false });     /* every slot is asked */
     test_printed();
     test_statistics();
+    test_slots();
     test_refusals();
     test_lists();
     scratch_close();

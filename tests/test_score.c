@@ -146,19 +146,20 @@ static double check_rows(const char *dir, const struct json *golden, const struc
     return mean;
 }
 
-static void reference(const char *root, struct segmenter *s)
+/* false: there was nothing to compare with. */
+static bool reference(const char *root, struct segmenter *s)
 {
     char path[4096], dir[4096];
     struct json *golden, *table;
     char *text, *results;
     size_t n = 0, m = 0;
-    int64_t rows = 0;
+    int64_t rows = 0, mini = 0;
     int tasks = 0;
 
     snprintf(path, sizeof path, "%s/data/longbench/golden_per_sample_scores.json", root);
     if (access(path, R_OK)) {
-        printf("no %s: the official predictions are not scored\n", path);
-        return;
+        printf("no %s\n", path);
+        return false;
     }
     text = file_read(path, &n);
     golden = json_parse(text, n, path);
@@ -176,19 +177,22 @@ static void reference(const char *root, struct segmenter *s)
                 tasks++;
             }
             snprintf(dir, sizeof dir, "%s/data/longbench/mini/pred", root);
-            check_rows(dir, json_at(golden, "mini"), t, r, s, &rows);
+            check_rows(dir, json_at(golden, "mini"), t, r, s, &mini);
         }
-    printf("%d tasks, %lld rows as the official scripts score them\n", tasks, (long long)rows);
+    printf("%d tasks, %lld rows as the official scripts score them, and %lld of mini/pred\n", tasks, (long long)rows,
+           (long long)mini);
     CHECK(tasks == (s ? 21 : 18));
     json_free(golden);
     json_free(table);
     free(text);
     free(results);
+    return true;
 }
 
 int main(void)
 {
     struct segmenter *s = segmenter_open();
+    bool compared;
 
     words();
     best_answer();
@@ -201,10 +205,9 @@ int main(void)
         chinese(s);
     else
         printf("no jieba: Chinese is not tested\n");
-    if (test_reference())
-        reference(test_reference(), s);
-    else
-        printf("PALIMPSA_REFERENCE is not set: the official predictions are not scored\n");
+    compared = test_reference() && reference(test_reference(), s);
     segmenter_close(s);
+    if (!compared)
+        return test_skip("score", "LongBench's published predictions are not here; the rest was tested");
     return test_done("score");
 }
