@@ -256,6 +256,7 @@ static int measure(struct loader *l, struct corpus *c)
                     "%s, a row needs %" PRId64, o->files, l->stream, c->n, c->n == 1 ? "" : "s",
                     l->windows, o->context, o->align ? " that start documents" : "", width);
     l->vocab = c->shard->vocab;
+    l->eot = c->shard->eot;
     memcpy(l->tokenizer, c->shard->tokenizer, sizeof l->tokenizer);
     count_documents(l, c);
     identify(l, c);

@@ -39,7 +39,7 @@ struct loader {
     int64_t     windows;        /* per epoch */
     int64_t     rows;           /* whole rows in an epoch; a row may begin in one epoch and end in the next */
     int64_t     skipped;        /* tokens never visited in an epoch (tail, align) */
-    int64_t     vocab;          /* of the shards; 0 unknown */
+    int64_t     vocab, eot;     /* of the shards; 0 unknown, and -1: no separator */
     bool        marked;         /* some shard marks context */
     char        tokenizer[65];  /* sha256 of tokenizer.json in hex; "" unknown */
     char        identity[65];   /* sha256 of names, sizes, headers: a run resumes on no others */

@@ -73,7 +73,8 @@ static int open_data(struct train *t, int64_t vocab)
     return 0;
 }
 
-/* A preset takes the vocabulary of the data where the shards tell; a file or checkpoint says its own. */
+/* A preset takes the vocabulary of the data where the shards tell, and their separator begins and ends its texts; a
+ * file or checkpoint says its own. */
 static int open_config_and_data(struct train *t)
 {
     const struct train_options *o = t->o;
@@ -95,6 +96,7 @@ static int open_config_and_data(struct train *t)
         t->cfg.vocab_real = vocab;
         t->cfg.vocab = vocab_padded(vocab, 16);
     }
+    t->cfg.bos = t->cfg.eos = t->data.eot < t->cfg.vocab_real ? (int)t->data.eot : -1;
     if (t->data.vocab > 0)
         return t->data.vocab <= t->cfg.vocab ? 0 : fail("%s: its vocabulary of %lld does not fit --vocab %lld", o->data,
                                                         (long long)t->data.vocab, (long long)o->vocab);

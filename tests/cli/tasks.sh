@@ -116,3 +116,25 @@ stderr_has "error: config: no predictions of LongBench's tasks"
 run eval piqa --score-only pred
 status 2
 stderr 'error: eval piqa: --score-only is for longbench babilong'
+
+# A Mamba2 in the form that other harnesses open: config, tokenizer and the flag of tied weights are there, and what
+# it answers is what the run answers, request by request.
+run pretrain ${tiny/palimpsa-tiny/mamba2-tiny} --out mamba --steps 3 --lr 1e-2 --tokenizer tok.json --quiet
+status 0
+run convert mamba hf --to hf
+status 0
+line='an exported directory'
+for what in '"model_type": "mamba2"' '"architectures": ["Mamba2ForCausalLM"]' '"tie_word_embeddings": true' \
+    '"bos_token_id": 0' '"eos_token_id": 0'; do
+    grep -qF "$what" work/hf/config.json || { wrong; echo "  its config lacks $what"; }
+done
+same_files tok.json hf/tokenizer.json
+grep -q '"tokenizer_class": "PreTrainedTokenizerFast"' work/hf/tokenizer_config.json || wrong
+for model in mamba hf; do
+    run eval piqa --model $model --data piqa.jsonl --log $model.jsonl --quiet
+    status 0
+done
+same_files mamba.jsonl hf.jsonl
+for what in context continuation tokens log_prob; do
+    true_that "the log has $what of every request" test "$(grep -c "\"$what\": " work/hf.jsonl)" = 6
+done
