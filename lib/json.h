@@ -40,7 +40,7 @@ void text_free(struct text *t);
 char *file_read(const char *path, size_t *n);
 /* Writes aside, fsyncs, renames: path is the old or the new content, never a part. */
 int   file_write(const char *path, const void *data, size_t n);
-int   dir_make(const char *path);               /* unless it is there. 0, or -1 with the reason */
+int   dir_make(const char *path);               /* unless it is there; those above it too. 0, or -1 with the reason */
 int   file_sync_parent(const char *path);       /* fsyncs the directory that holds path, after a rename */
 EXTERN_C_END
 #endif

@@ -139,7 +139,19 @@ int file_sync_parent(const char *path)
 
 int dir_make(const char *path)
 {
-    return mkdir(path, 0777) && errno != EEXIST ? fail("%s: %s", path, strerror(errno)) : 0;
+    char part[4096];
+    size_t n = strlen(path);
+
+    if (!str_format(part, sizeof part, "%s", path))
+        return fail("%s: path is too long", path);
+    for (size_t i = n > 0; i <= n; i++)
+        if (i == n || part[i] == '/') {
+            part[i] = 0;
+            if (mkdir(part, 0777) && errno != EEXIST)
+                return fail("%s: %s", path, strerror(errno));
+            part[i] = path[i];
+        }
+    return 0;
 }
 
 int file_write(const char *path, const void *data, size_t n)

@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #include "shard.h"
+#include "json.h"
 #include "sha256.h"
 #include "shard_format.h"
 #include <dirent.h>
@@ -275,7 +276,7 @@ struct shard_writer *shard_create(const char *prefix, const struct shard_info *i
     w->fd = w->lock = -1;
     w->prefix = memcpy(mem_new(n + 1, 1), prefix, n);
     w->dir = memcpy(mem_new(dir + 2, 1), dir ? prefix : ".", dir ? dir : 1);
-    if (check_info(w)) {
+    if (check_info(w) || dir_make(w->dir)) {
         writer_free(w);
         return NULL;
     }

@@ -240,9 +240,11 @@ static void two_writers(void)
     CHECK(shard_finish(w));
     CHECK(listen_end("no documents"));
     CHECK(!exists("empty_000000.pts.tmp"));
+    w = shard_create(in_dir("two/new/set"), &info);        /* directories are made, but not of a file */
+    CHECK(w && !shard_document(w, NULL, 0) && !shard_finish(w) && exists("two/new/set_000000.pts"));
     listen_begin();
-    CHECK(!shard_create(in_dir("no/such"), &info));
-    CHECK(listen_end("no: No such file"));
+    CHECK(!shard_create(in_dir("twice_000000.pts/set"), &info));
+    CHECK(listen_end("twice_000000.pts: "));
 }
 
 /* No room for the file: one line, nothing left behind. In a child, for the limit stays. */

@@ -53,12 +53,13 @@ done
 run mqar --out bad $tiny --dtype bf16
 status 1
 stderr 'error: device cpu stores fp32 only; bf16 needs a GPU'
+: >work/file
 run mqar --out bad2 $tiny --device tpu
 status 1
 stderr 'error: device "tpu": expected auto, cpu, naive, cuda or cuda:N'
-run mqar --out nowhere/bad $tiny
+run mqar --out file/bad $tiny
 status 1
-stderr 'error: nowhere/bad: No such file or directory'
+stderr 'error: file/bad: Not a directory'
 run mqar --preset paper --help
 status 0
 stdout_has '512:128,1024:256'

@@ -54,9 +54,9 @@ train bad --vocab 100
 status 1
 stderr 'error: sh/*.pts: its vocabulary of 300 does not fit --vocab 100'
 
-train no/such/place
+train text.txt/place
 status 1
-stderr 'error: no/such/place: No such file or directory'
+stderr 'error: text.txt/place: Not a directory'
 
 train bad --device tpu
 status 1
