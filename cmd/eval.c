@@ -132,6 +132,15 @@ static void positions(const struct nll *n, struct text *json)
     text_add(json, "\n  ],\n  ");
 }
 
+/* The device that computed, not the word that chose it. */
+static void say_machine(struct eval *e)
+{
+    char name[128];
+
+    results_say(&e->results, "device", dev_describe(&e->m.dev, name, sizeof name));
+    results_say(&e->results, "dtype", e->dtype);
+}
+
 static int report(struct eval *e)
 {
     struct nll *n = &e->nll;
@@ -158,8 +167,7 @@ static int report(struct eval *e)
     }
     if (e->by_position)
         positions(n, &json);
-    results_say(&e->results, "device", e->device);
-    results_say(&e->results, "dtype", e->dtype);
+    say_machine(e);
     results_count(&e->results, "context", e->context);
     results_count(&e->results, "limit", e->limit);
     if (e->out && !(status = results_text(&e->results, &json, e->m.dir))) {
@@ -281,8 +289,7 @@ static int run_task(struct eval *e)
     r->pairs = (struct axis){ e->pairs.at, e->pairs.n };
     r->results = &e->results;
     if (r->m) {
-        results_say(r->results, "device", e->device);
-        results_say(r->results, "dtype", e->dtype);
+        say_machine(e);
         if (!r->task->ids && opened_need_tokenizer(r->m))
             return -1;
         if (!r->task->ids)

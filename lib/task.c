@@ -134,7 +134,8 @@ double error_of_mean(const double *x, int64_t n)
     if (n < 2)
         return NAN;
     for (int64_t i = 0; i < n; i++)
-        mean += x[i] / (double)n;
+        mean += x[i];
+    mean /= (double)n;
     for (int64_t i = 0; i < n; i++)
         sum += (x[i] - mean) * (x[i] - mean);
     return sqrt(sum / (double)(n - 1) / (double)n);
