@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "scratch.h"
 #include "score_file.h"
+#include "session.h"
 #include "sha256.h"
 #include "task_model.h"
 #include "task_prompt.h"
@@ -177,6 +178,74 @@ static void check_prompts(struct opened *m)
         lines_close(l);
 }
 
+static int32_t newline_of(const struct opened *m)
+{
+    struct bpe_ids ids = { 0 };
+    int32_t id = bpe_encode(m->encoder, &ids, "\n", 1, 0) == 1 ? ids.at[0] : -1;
+
+    bpe_ids_free(&ids);
+    return id;
+}
+
+/* The token that the model would answer the text with first becomes the newline, and likely everywhere: their
+ * rows change places. */
+static bool begin_with_newline(struct opened *m, const char *text)
+{
+    struct param *p = params_find(&m->model.params, "model.embeddings.weight");
+    int64_t width = m->model.cfg.width;
+    float *w = p ? mem_new((size_t)tensor_count(p->value), sizeof *w) : NULL;
+    struct greedy how = { .most = 1 };
+    struct bpe_ids prompt = { 0 }, first = { 0 };
+    struct session s;
+    bool good = w && bpe_encode(m->encoder, &prompt, text, strlen(text), 0) > 0 && !session_open(&s, &m->model, 1);
+
+    if (good) {
+        greedy(&s, m->bpe, &prompt, 1, &how, &first);
+        session_close(&s);
+        param_get(&m->dev, &p->value, w);
+        for (int64_t i = 0; i < width; i++) {
+            float x = w[first.at[0] * width + i], *line = &w[newline_of(m) * width + i];
+            w[first.at[0] * width + i] = *line;
+            *line = 4 * x;
+        }
+        param_put(&m->dev, &p->value, w);
+    }
+    free(w);
+    bpe_ids_free(&prompt);
+    bpe_ids_free(&first);
+    return good;
+}
+
+/* A model that begins with a newline: other tasks answer so; samsum begins with something else and ends at one. */
+static void check_samsum(void)
+{
+    const char *text = "the woman and it yes no 0123 man 0", *pred[2];
+    struct json *row[2];
+    struct opened m;
+    char path[600];
+
+    CHECK(task_model_open(&m, false) && begin_with_newline(&m, text));
+    CHECK(scratch_write(scratch("hotpotqa.jsonl"), "{\"input\": \"the woman and it yes no 0123 man 0\", "
+                        "\"answers\": [\"it\"], \"all_classes\": null, \"length\": 1}\n"));
+    CHECK(scratch_copy(scratch("hotpotqa.jsonl"), scratch("samsum.jsonl")));
+    CHECK(scratch_write(scratch("dataset2prompt.json"), "{\"hotpotqa\": \"{input}\", \"samsum\": \"{input}\"}"));
+    CHECK(scratch_write(scratch("dataset2maxlen.json"), "{\"hotpotqa\": 40, \"samsum\": 40}"));
+    CHECK(!answer(&m, scratch("lines"), 1, 0, NULL));
+    for (int i = 0; i < 2; i++) {
+        size_t n = 0;
+        char *file;
+        str_format(path, sizeof path, "%s/%s.jsonl", scratch("lines"), i ? "samsum" : "hotpotqa");
+        file = file_read(path, &n);
+        CHECK(file && (row[i] = json_parse(file, n, path)) && json_string(row[i], "pred", &pred[i]) > 0);
+        free(file);
+    }
+    CHECK(pred[0][0] == '\n' && strlen(pred[0]) > 3);
+    CHECK(pred[1][0] && pred[1][0] != '\n' && strchr(pred[1], '\n') == pred[1] + strlen(pred[1]) - 1);
+    json_free(row[0]);
+    json_free(row[1]);
+    task_model_close(&m);
+}
+
 /* LongBench-E: by length; a bucket without rows has no mean. */
 static void check_buckets(void)
 {
@@ -280,6 +349,7 @@ int main(void)
     check_answers(&m);
     check_prompts(&m);
     check_buckets();
+    check_samsum();
     if (test_reference())
         check_official(test_reference());
     else
