@@ -56,7 +56,8 @@ int opened_open(struct opened *o, const char *path, const char *device, const ch
 
 int opened_need_tokenizer(const struct opened *o)
 {
-    return o->bpe ? 0 : fail("%s: no tokenizer.json, so there is no text to read or write", o->dir);
+    return o->bpe ? 0 : fail("%s: no tokenizer.json, so there is no text to read or write; put that of its training "
+                             "there", o->dir);
 }
 
 int opened_encode(struct opened *o, const char *text, size_t n, bool separator, struct bpe_ids *ids)

@@ -150,7 +150,7 @@ cp -r work/run/step-000040 work/bare
 rm work/bare/tokenizer.json
 run generate --model bare --prompt a
 status 1
-stderr 'error: bare: no tokenizer.json, so there is no text to read or write'
+stderr 'error: bare: no tokenizer.json, so there is no text to read or write; put that of its training there'
 
 # A file that is cut, too long, or something else: a line each, the same for every command.
 for what in half four long html; do
