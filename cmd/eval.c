@@ -380,4 +380,7 @@ static int eval(int argc, const char **argv)
     return n < 0 ? 2 : status;
 }
 
-const struct cmd cmd_eval = { "eval", "score a model", "TASK --model DIR --data FILE... [options]", eval };
+const struct cmd cmd_eval = { "eval", "score a model", "TASK --model DIR --data FILE... [options]\n\n"
+    "TASK is nll, the loss, or one of lambada, lambada_standard, piqa, hellaswag,\n"
+    "winogrande, arc_easy, arc_challenge, siqa, boolq, wikitext, longbench, niah,\n"
+    "babilong, mqar; docs/cli/eval.md says what data each takes", eval };

@@ -8,6 +8,12 @@ value() { sed -n "s/^$1	//p" .result/stdout; }
 run eval
 status 2
 stderr_has "error: eval: expected a task (nll"
+tasks=$(sed 's/.*(//; s/).*//; s/,//g' .result/stderr)
+run eval --help
+status 0
+for task in $tasks; do
+    true_that "--help names $task" grep -Eq "(^|[ ,])$task([,;]|\$)" .result/stdout
+done
 run eval --model run --data text.txt
 status 2
 stderr_has ", found ''"
