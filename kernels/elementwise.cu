@@ -29,7 +29,7 @@ __global__ void map_kernel(struct tensor y, struct tensor a, struct tensor b, st
                 load_n<N>(v, (const B *)b.data + t * b.row + c * N);
             for (int i = 0; i < N; i++)
                 u[i] = apply<OP>(u[i], v[i]);
-            store_n<N>((Y *)y.data + t * y.row + c * N, u);
+            store_n((Y *)y.data + t * y.row + c * N, u);
         }
 }
 
@@ -103,8 +103,8 @@ __global__ void swiglu_bwd_kernel(struct tensor dgate, struct tensor dup, struct
                 u[i] = apply<SILU_BWD>(e[i] * u[i], g[i]);
                 e[i] *= apply<SILU>(g[i], 0.f);
             }
-            store_n<N>((X *)dgate.data + t * dgate.row + c * N, u);
-            store_n<N>((X *)dup.data + t * dup.row + c * N, e);
+            store_n((X *)dgate.data + t * dgate.row + c * N, u);
+            store_n((X *)dup.data + t * dup.row + c * N, e);
         }
 }
 

@@ -1,7 +1,7 @@
 /* sheet.cuh - elementwise work: a sheet of rows x packs of N elements, spread over the threads. */
 #ifndef SHEET_CUH
 #define SHEET_CUH
-#include "common.cuh"
+#include "words.cuh"
 
 struct sheet {
     int64_t rows, cols;                  /* cols in packs */
@@ -46,21 +46,4 @@ __device__ inline int64_t sheet_row(void)       { return (int64_t)blockIdx.y * b
 __device__ inline int64_t sheet_row_step(void)  { return (int64_t)gridDim.y * blockDim.y; }
 __device__ inline int64_t sheet_col(void)       { return (int64_t)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ inline int64_t sheet_col_step(void)  { return (int64_t)gridDim.x * blockDim.x; }
-
-template <int N, typename X> __device__ inline void load_n(float (&y)[N], const X *p)
-{
-    const pack<X, N> v = *(const pack<X, N> *)p;
-
-    for (int i = 0; i < N; i++)
-        y[i] = load(&v.at[i]);
-}
-
-template <int N, typename X> __device__ inline void store_n(X *p, const float (&y)[N])
-{
-    pack<X, N> v;
-
-    for (int i = 0; i < N; i++)
-        store(&v.at[i], y[i]);
-    *(pack<X, N> *)p = v;
-}
 #endif
