@@ -76,7 +76,14 @@ __device__ inline float power(float x)   /* 2^x; below 2^-126 it is 0 */
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-__device__ inline float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }      /* good to 2^-20 */
+__device__ inline float reciprocal(float x)              /* above 2^126 it is 0 */
+{
+    float y;
+
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ inline float sigmoid(float x) { return reciprocal(1.f + power(-1.4426950f * x)); }   /* good to 2^-20 */
 __device__ inline float softplus(float x) { return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x))); }
 
 /* Run the statements once with X the element type of a tensor. */

@@ -66,12 +66,6 @@ __device__ inline void unpack(float f[8], uint4 u)
     f[0] = low(u.x), f[1] = high(u.x), f[2] = low(u.y), f[3] = high(u.y);
     f[4] = low(u.z), f[5] = high(u.z), f[6] = low(u.w), f[7] = high(u.w);
 }
-__device__ inline float reciprocal(float x)
-{
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 __device__ inline uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 /* 16 bytes to shared memory in the background, or zeros when there are none. */
