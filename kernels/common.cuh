@@ -32,6 +32,7 @@ void  cuda_add_parts(const struct dev *d, float *dst, const float *part, int64_t
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 __device__ inline float load(const float *p) { return *p; }
 __device__ inline float load(const bf16 *p)  { return __bfloat162float(*p); }

@@ -1,22 +1,29 @@
 /* conv.cu - silu of a causal depthwise convolution over packed sequences, forward and backward.
  *
- * A thread owns N channels and walks down a strip of tokens with the last W-1 inputs in registers. Where
+ * A warp walks down a strip of tokens; a lane owns N channels and keeps their last W-1 inputs in registers. Where
  * a sequence begins they are replaced by the carried state, or by zeros, so no tap ever looks across.
  * Narrower filters run as W = 4 or 16 with zero weights in front. */
 #include "launch.cuh"
 #include "sheet.cuh"
 
-enum { STRIP = 32, LANES = 32, WARPS = 4, AHEAD = 4 };   /* tokens of a strip at most; AHEAD: fetched together */
+enum { LANES = 32, WARPS = 4, AHEAD = 4 };      /* AHEAD: tokens that are fetched before their turn */
 
-/* A shorter strip, if there would be too few of them to fill the device. */
-static int strip_of(const struct dev *d, int64_t T, int64_t across, int most)
+/* Tokens of a strip such that one wave of blocks takes them all. */
+static int strip_of(const struct dev *d, int64_t T, int64_t across, int resident)
 {
-    while (most > 8 && across * ceil_div(T, most) < 24 * cuda_of(d)->sms)
-        most /= 2;
-    return most;
+    const int64_t strips = max64(resident * cuda_of(d)->sms / across, 1) * WARPS;
+
+    return (int)ceil_div(max64(ceil_div(T, strips), 8), AHEAD) * AHEAD;
 }
 
 struct filter { const float *w, *bias; int width; };     /* [C,width], [C] or NULL */
+
+static struct filter filter_of(struct tensor w, struct tensor bias)
+{
+    if (w.dim[1] > 16)
+        BUG("convolution of width %d: at most 16", (int)w.dim[1]);
+    return (struct filter){ (const float *)w.data, (const float *)bias.data, (int)w.dim[1] };
+}
 
 /* weight[d] goes with the input d tokens back. */
 template <int W, int N>
@@ -29,13 +36,24 @@ __device__ inline void load_filter(float (&weight)[W][N], float (&bias)[N], cons
     }
 }
 
-/* Position of each token of [from, from+n) in its sequence; 0 beyond the row, where nothing is carried over. */
-__device__ inline void load_positions(int *pos, int64_t from, int n, const struct seqs &s)
+/* Bit i: does a sequence, or what lies beyond the row, begin at token from + i? For whole warps. */
+__device__ inline uint64_t starts_of(const struct seqs &s, int64_t from)
 {
-    for (int i = (int)threadIdx.x; i < n; i += LANES) {
-        const int64_t t = from + i;
-        pos[i] = t < s.tokens ? (int)(t - s.dstart[s.dseq[t]]) : 0;
+    uint64_t bits = 0;
+
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const int64_t t = from + 32 * half + threadIdx.x;
+        const bool starts = t == 0 || t >= s.tokens || (t > 0 && s.dseq[t] != s.dseq[t - 1]);
+        bits |= (uint64_t)__ballot_sync(0xffffffffu, starts) << 32 * half;
     }
+    return bits;
+}
+
+/* Is the token `back` before token `at` in the same sequence? */
+__device__ inline bool together(uint64_t starts, int at, int back)
+{
+    return !((uint32_t)(starts >> (at - back + 1)) & ((1u << back) - 1));
 }
 
 /* The W-1 inputs before token t, at position pos of its sequence. state is [N,width-1,C]; see conv_naive. */
@@ -65,41 +83,49 @@ template <int W, int N> __device__ inline void shift(float (&past)[W][N])
 }
 
 template <int W, int N, typename X>
-__global__ void __launch_bounds__(LANES, 24)
+__global__ void __launch_bounds__(LANES * WARPS, 6)
 conv_kernel(struct tensor y, struct tensor x, struct tensor state, struct filter f, struct seqs s, int strip)
 {
-    __shared__ int pos[STRIP];
-    const int64_t c = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N, from = (int64_t)blockIdx.y * strip;
+    const int64_t own = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N, C = x.dim[1], c = own < C ? own : 0;
+    const int64_t from = ((int64_t)blockIdx.y * WARPS + threadIdx.y) * strip;
     const int n = (int)min((int64_t)strip, s.tokens - from);
+    const X *next = (const X *)x.data + from * x.row + c;
+    X *to = (X *)y.data + from * y.row + c;
     float weight[W][N], bias[N], past[W][N];
+    words<X, N> p[AHEAD] = {};
 
-    load_positions(pos, from, n, s);
-    __syncthreads();
-    if (c >= x.dim[1])
+    if (n <= 0)
         return;
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++, next += x.row)
+        if (k < n)
+            fetch(p[k], next);
     load_filter<W, N>(weight, bias, f, c);
-    for (int k0 = 0; k0 < n; k0 += AHEAD) {
-        pack<X, N> p[AHEAD];
+    uint64_t starts = starts_of(s, from - (W - 1));
+    load_past<W, N, X>(past, x, state, f.width, s, from, (int)(from - s.dstart[s.dseq[from]]), c);
+    for (int k0 = 0; k0 < n; k0 += AHEAD, starts >>= AHEAD) {
+        if (k0 && k0 % 32 == 0)
+            starts = starts_of(s, from + k0 - (W - 1));
 #pragma unroll
-        for (int k = 0; k < AHEAD; k++)
-            if (k0 + k < n)
-                p[k] = *(const pack<X, N> *)((const X *)x.data + (from + k0 + k) * x.row + c);
-#pragma unroll
-        for (int k = 0; k < AHEAD; k++) {
-            const int64_t t = from + k0 + k;
+        for (int k = 0; k < AHEAD; k++, next += x.row, to += y.row) {
+            const int at = k0 + k;
             float a[N];
-            if (k0 + k >= n)
-                break;
-            if (k0 + k == 0 || pos[k0 + k] == 0)
-                load_past<W, N, X>(past, x, state, f.width, s, t, pos[k0 + k], c);
-            for (int i = 0; i < N; i++) {
-                past[0][i] = load(&p[k].at[i]);
+            if (state.data && at > 0 && at < n && !together(starts, W - 1 + k, 1))
+                load_past<W, N, X>(past, x, state, f.width, s, from + at, 0, c);
+            unpack(past[0], p[k]);
+            if (at + AHEAD < n)
+                fetch(p[k], next);
+            for (int i = 0; i < N; i++)
                 a[i] = bias[i];
-                for (int back = 0; back < W; back++)
-                    a[i] += weight[back][i] * past[back][i];
+#pragma unroll
+            for (int back = 0; back < W; back++)
+                if (state.data || together(starts, W - 1 + k, back))
+                    for (int i = 0; i < N; i++)
+                        a[i] += weight[back][i] * past[back][i];
+            for (int i = 0; i < N; i++)
                 a[i] *= sigmoid(a[i]);
-            }
-            store_n<N>((X *)y.data + t * y.row + c, a);
+            if (own < C && at < n)
+                store_n(to, a);
             shift<W, N>(past);
         }
     }
@@ -135,12 +161,14 @@ static void conv_launch(struct dev *d, struct tensor y, struct tensor next, stru
                         const struct filter *f, const struct seqs *s)
 {
     const int64_t C = x.dim[1];
-    const int strip = strip_of(d, s->tokens, ceil_div(C, LANES * N), STRIP);
-    const dim3 grid((unsigned)ceil_div(C, LANES * N), (unsigned)ceil_div(s->tokens, strip));
+    static int resident;
+    if (!resident)
+        CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, conv_kernel<W, N, X>, LANES * WARPS, 0));
+    const int strip = strip_of(d, s->tokens, ceil_div(C, LANES * N), resident);
+    const dim3 grid((unsigned)ceil_div(C, LANES * N), (unsigned)ceil_div(s->tokens, strip * WARPS));
 
-    REQUIRE(grid.y <= 65535);
     if (s->tokens)
-        conv_kernel<W, N, X><<<grid, LANES, 0, stream_of(d)>>>(y, x, state, *f, *s, strip);
+        conv_kernel<W, N, X><<<grid, dim3(LANES, WARPS), 0, stream_of(d)>>>(y, x, state, *f, *s, strip);
     CUDA(cudaGetLastError());
     if (next.data && f->width > 1 && s->n)
         next_kernel<W, X><<<dim3((unsigned)s->n, (unsigned)ceil_div(C, 128)), 128, 0, stream_of(d)>>>(
@@ -151,11 +179,9 @@ static void conv_launch(struct dev *d, struct tensor y, struct tensor next, stru
 void cuda_conv(struct dev *d, struct tensor y, struct tensor next, struct tensor x, struct tensor w,
                struct tensor bias, struct tensor state, const struct seqs *s)
 {
-    const struct filter f = { (const float *)w.data, (const float *)bias.data, (int)w.dim[1] };
+    const struct filter f = filter_of(w, bias);
     const bool wide = packs(x, 4) && packs(y, 4) && (uintptr_t)state.data % 16 == 0;
 
-    if (f.width > 16)
-        BUG("convolution of width %d: at most 16", f.width);
     FOR_TYPE(x.type, X,
         if (f.width <= 4 && wide)
             conv_launch<4, 4, X>(d, y, next, x, state, &f, s);
@@ -184,98 +210,102 @@ template <int W, int N> __device__ inline void add_warps(float (&dw)[W][N], floa
         }
 }
 
-/* Inputs and gradients of AHEAD tokens. */
-template <int N, typename X>
-__device__ inline void fetch(pack<X, N> (&px)[AHEAD], pack<X, N> (&pe)[AHEAD], const struct tensor &x,
-                             const struct tensor &dy, int64_t from, int k0, int known, int64_t c)
+/* One token of backward: x and e are its input and the gradient of its output; g = e silu'(a) goes to the inputs
+ * and, of a token of its own strip, to the filter. to[back] is what the input `back` tokens ago has got so far. */
+template <int W, int N, typename X>
+__device__ inline void conv_bwd_token(float (&past)[W][N], float (&to)[W][N], float (&dw)[W][N], float (&dbias)[N],
+                                      const float (&weight)[W][N], const float (&bias)[N], const words<X, N> &x,
+                                      const words<X, N> &e, uint64_t starts, int at, bool own)
 {
+    float a[N], g[N];
+
+    unpack(past[0], x);
+    unpack(g, e);
+    for (int i = 0; i < N; i++)
+        a[i] = bias[i];
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++)
-        if (k0 + k < known) {
-            px[k] = *(const pack<X, N> *)((const X *)x.data + (from + k0 + k) * x.row + c);
-            pe[k] = *(const pack<X, N> *)((const X *)dy.data + (from + k0 + k) * dy.row + c);
-        }
+    for (int back = 0; back < W; back++)
+        if (together(starts, at, back))
+            for (int i = 0; i < N; i++)
+                a[i] += weight[back][i] * past[back][i];
+    for (int i = 0; i < N; i++) {
+        const float y = sigmoid(a[i]);
+        g[i] *= y * (1.f + a[i] * (1.f - y));
+        to[0][i] = 0.f;
+    }
+#pragma unroll
+    for (int back = 0; back < W; back++)
+        if (together(starts, at, back))
+            for (int i = 0; i < N; i++)
+                to[back][i] += weight[back][i] * g[i];
+    if (!own)
+        return;
+    for (int i = 0; i < N; i++)
+        dbias[i] += g[i];
+#pragma unroll
+    for (int back = 0; back < W; back++)
+        if (together(starts, at, back))
+            for (int i = 0; i < N; i++)
+                dw[back][i] += g[i] * past[back][i];
 }
 
-/* One token of backward: x and e are its input and the gradient of its output. past, g, dw and dbias move on. */
+/* A strip of n tokens from `from`, and the W-1 after it, whose gradients reach into it. Lanes that are not live walk
+ * along, and so do tokens beyond the row, with gradients of zero: without a branch four tokens are in work at once. */
 template <int W, int N, typename X>
-__device__ inline void conv_bwd_token(float (&past)[W][N], float (&g)[W][N], float (&dw)[W][N], float (&dbias)[N],
-                                      const float (&weight)[W][N], const float (&bias)[N], const pack<X, N> &x,
-                                      const pack<X, N> &e, bool own)
+__device__ inline void conv_bwd_strip(float (&dw)[W][N], float (&dbias)[N], const float (&weight)[W][N],
+                                      const float (&bias)[N], const struct tensor &dx, const struct tensor &dy,
+                                      const struct tensor &x, const struct seqs &s, int64_t from, int n, int64_t c,
+                                      bool live)
 {
-    for (int i = 0; i < N; i++) {
-        float a = bias[i];
-        past[0][i] = load(&x.at[i]);
-        for (int back = 0; back < W; back++)
-            a += weight[back][i] * past[back][i];
-        const float y = sigmoid(a);
-        g[0][i] = load(&e.at[i]) * y * (1.f + a * (1.f - y));
-        if (own) {
-            dbias[i] += g[0][i];
-            for (int back = 0; back < W; back++)
-                dw[back][i] += g[0][i] * past[back][i];
+    const X *next_x = (const X *)x.data + from * x.row + c, *next_e = (const X *)dy.data + from * dy.row + c;
+    X *out = (X *)dx.data + (from - (W - 1)) * dx.row + c;
+    const int known = (int)min((int64_t)n + W - 1, s.tokens - from);
+    float past[W][N] = {}, to[W][N] = {};
+    words<X, N> px[AHEAD] = {}, pe[AHEAD] = {};
+
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++, next_x += x.row, next_e += dy.row)
+        if (k < known)
+            fetch(px[k], next_x), fetch(pe[k], next_e);
+    uint64_t starts = starts_of(s, from - (W - 1));
+#pragma unroll
+    for (int back = 1; back < W; back++)
+        if (together(starts, W - 1, back))
+            load_n<N>(past[back], (const X *)x.data + (from - back) * x.row + c);
+    for (int k0 = 0; k0 < n + W - 1; k0 += AHEAD, starts >>= AHEAD) {
+        if (k0 && k0 % 32 == 0)
+            starts = starts_of(s, from + k0 - (W - 1));
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++, next_x += x.row, next_e += dy.row, out += dx.row) {
+            conv_bwd_token<W, N, X>(past, to, dw, dbias, weight, bias, px[k], pe[k], starts, W - 1 + k, k0 < n);
+            if (k0 + k + AHEAD < known)
+                fetch(px[k], next_x), fetch(pe[k], next_e);
+            else
+                pe[k] = {};
+            if (live && (unsigned)(k0 + k - (W - 1)) < (unsigned)n)
+                store_n(out, to[W - 1]);
+            shift<W, N>(past);
+            shift<W, N>(to);
         }
     }
-    shift<W, N>(past);
 }
 
-/* g[t] = dy[t] silu'(a[t]) is needed W-1 tokens ahead: dx[t] = sum_back w[back] g[t+back] while t+back is in
- * the sequence of t, that is while its position is at least back. A block takes every gridDim.y-th strip.
- * part_w: [gridDim.y][C,width], part_bias: [gridDim.y][C]. */
+/* A strip a warp. part_w: [gridDim.y][C,width], part_bias: [gridDim.y][C]. */
 template <int W, int N, typename X>
 __global__ void __launch_bounds__(LANES * WARPS, 4)
 conv_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor x, struct filter f, struct seqs s, int strip,
                 float *part_w, float *part_bias)
 {
-    __shared__ int place[WARPS][2 * STRIP + W];
-    int *pos = place[threadIdx.y];
-    const int64_t C = x.dim[1], c = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N;
-    const struct tensor none = {};
-    float weight[W][N], bias[N], past[W][N], g[W][N] = {}, dw[W][N] = {}, dbias[N] = {};
+    const int64_t C = x.dim[1], own = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N, c = own < C ? own : 0;
+    const int64_t from = ((int64_t)blockIdx.y * WARPS + threadIdx.y) * strip;
+    float weight[W][N], bias[N], dw[W][N] = {}, dbias[N] = {};
 
-    if (c < C)
-        load_filter<W, N>(weight, bias, f, c);
-    for (int64_t from = ((int64_t)blockIdx.y * WARPS + threadIdx.y) * strip; from < s.tokens;
-         from += (int64_t)gridDim.y * WARPS * strip) {
-        const int n = (int)min((int64_t)strip, s.tokens - from), ahead = n + W - 1;
-        const int known = (int)min((int64_t)ahead, s.tokens - from);
-        __syncwarp();
-        load_positions(pos, from, ahead, s);
-        __syncwarp();
-        pack<X, N> px[AHEAD], pe[AHEAD], qx[AHEAD], qe[AHEAD];
-        if (c < C)
-            fetch<N, X>(qx, qe, x, dy, from, 0, known, c);
-        for (int k0 = 0; k0 < ahead && c < C; k0 += AHEAD) {
-#pragma unroll
-            for (int k = 0; k < AHEAD; k++)
-                px[k] = qx[k], pe[k] = qe[k];
-            fetch<N, X>(qx, qe, x, dy, from, k0 + AHEAD, known, c);      /* arrive while these are worked on */
-#pragma unroll
-            for (int k = 0; k < AHEAD; k++) {
-                const int at = k0 + k;
-                float to[N] = {};
-                if (at >= ahead)
-                    break;
-                shift<W, N>(g);
-                for (int i = 0; i < N; i++)
-                    g[0][i] = 0.f;
-                if (at < known) {
-                    if (at == 0 || pos[at] == 0)
-                        load_past<W, N, X>(past, x, none, f.width, s, from + at, pos[at], c);
-                    conv_bwd_token<W, N, X>(past, g, dw, dbias, weight, bias, px[k], pe[k], at < n);
-                }
-                if (at < W - 1)
-                    continue;
-#pragma unroll
-                for (int back = 0; back < W; back++)
-                    for (int i = 0; i < N; i++)  /* g[W-1-back] belongs to the token `back` after the one written */
-                        to[i] += pos[at - (W - 1) + back] >= back ? weight[back][i] * g[W - 1 - back][i] : 0.f;
-                store_n<N>((X *)dx.data + (from + at - (W - 1)) * dx.row + c, to);
-            }
-        }
-    }
+    load_filter<W, N>(weight, bias, f, c);
+    if (from < s.tokens)
+        conv_bwd_strip<W, N, X>(dw, dbias, weight, bias, dx, dy, x, s, from, (int)min((int64_t)strip, s.tokens - from),
+                                c, own < C);
     add_warps<W, N>(dw, dbias);
-    for (int i = 0; threadIdx.y == 0 && c < C && i < N; i++) {
+    for (int i = 0; threadIdx.y == 0 && own < C && i < N; i++) {
         for (int back = 0; back < f.width && back < W; back++)
             part_w[((int64_t)blockIdx.y * C + c + i) * f.width + f.width - 1 - back] = dw[back][i];
         part_bias[(int64_t)blockIdx.y * C + c + i] = dbias[i];
@@ -287,18 +317,17 @@ static void conv_bwd_launch(struct dev *d, struct tensor dx, struct tensor dw, s
                             struct tensor x, const struct filter *f, const struct seqs *s)
 {
     const int64_t C = x.dim[1], floats = C * (f->width + 1), across = ceil_div(C, LANES * N);
-    const int strip = strip_of(d, s->tokens, across, 2 * STRIP);
-    const int64_t turns = ceil_div(s->tokens, strip * WARPS), room = (int64_t)(cuda_of(d)->part_bytes / sizeof(float)) / floats;
     static int resident;
     if (!resident)
         CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, conv_bwd_kernel<W, N, X>,
                                                            LANES * WARPS, 0));
-    /* One wave of blocks with the same number of strips each. */
-    const int64_t most = min64(room, ceil_div(resident * cuda_of(d)->sms, across));
-    const int64_t parts = most > 0 ? ceil_div(turns, ceil_div(turns, most)) : 0;
-    float *part = (float *)cuda_part(d, sizeof *part * (size_t)(floats * (parts ? parts : 1)));
+    const int strip = strip_of(d, s->tokens, across, resident);
+    const int64_t parts = ceil_div(s->tokens, strip * WARPS);
+    float *part = (float *)cuda_part(d, sizeof *part * (size_t)(floats * parts));
     float *part_bias = part + parts * C * f->width;
 
+    if (!parts)
+        return;
     conv_bwd_kernel<W, N, X><<<dim3((unsigned)across, (unsigned)parts), dim3(LANES, WARPS), 0,
                                stream_of(d)>>>(dx, dy, x, *f, *s, strip, part, part_bias);
     CUDA(cudaGetLastError());
@@ -310,12 +339,9 @@ static void conv_bwd_launch(struct dev *d, struct tensor dx, struct tensor dw, s
 void cuda_conv_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dbias, struct tensor dy,
                    struct tensor x, struct tensor w, struct tensor bias, const struct seqs *s)
 {
-    const struct filter f = { (const float *)w.data, (const float *)bias.data, (int)w.dim[1] };
-
+    const struct filter f = filter_of(w, bias);
     const bool wide = packs(x, 4) && packs(dx, 4) && packs(dy, 4);
 
-    if (f.width > 16)
-        BUG("convolution of width %d: at most 16", f.width);
     FOR_TYPE(x.type, X,
         if (f.width <= 4 && wide)
             conv_bwd_launch<4, 4, X>(d, dx, dw, dbias, dy, x, &f, s);
