@@ -209,53 +209,35 @@ void *cuda_part(const struct dev *d, size_t bytes)
     return cuda_of(d)->part;
 }
 
-/* A block owns 32 columns; its 32 warps share the parts, then warp 0 adds up the warps. */
-static __global__ void add_parts_kernel(float *dst, const float *part, int64_t n, int64_t parts)
+enum { COLUMNS = 8, PARTS = 128 };
+
+/* A block owns a few columns: thread (x,y) adds up every PARTS-th part of column x, then a warp a column the rest. */
+static __global__ void __launch_bounds__(COLUMNS * PARTS)
+add_parts_kernel(float *dst, const float *part, int64_t n, int64_t parts)
 {
-    __shared__ float sum[32][33];
-    const int64_t i = (int64_t)blockIdx.x * 32 + threadIdx.x;
+    __shared__ float sum[COLUMNS][PARTS + 1];
+    const int64_t i = (int64_t)blockIdx.x * COLUMNS + threadIdx.x;
+    const int warp = (threadIdx.y * COLUMNS + threadIdx.x) / 32, lane = (threadIdx.y * COLUMNS + threadIdx.x) % 32;
     float x = 0.f;
 
 #pragma unroll 8
-    for (int64_t p = threadIdx.y; i < n && p < parts; p += 32)
+    for (int64_t p = threadIdx.y; i < n && p < parts; p += PARTS)
         x += part[p * n + i];
-    sum[threadIdx.y][threadIdx.x] = x;
+    sum[threadIdx.x][threadIdx.y] = x;
     __syncthreads();
-    x = warp_sum(sum[threadIdx.x][threadIdx.y]);
-    if (threadIdx.x == 0 && (int64_t)blockIdx.x * 32 + threadIdx.y < n)
-        dst[(int64_t)blockIdx.x * 32 + threadIdx.y] += x;
-}
-
-/* A few columns: one block reads whole parts side by side, then a warp a column adds up what was found. */
-static __global__ void __launch_bounds__(1024) add_narrow_kernel(float *dst, const float *part, int n, int64_t parts)
-{
-    __shared__ float sum[1024];
-    const int rows = 1024 / n, row = threadIdx.x / n;
-    float x = 0.f;
-
-    if (row < rows) {
-#pragma unroll 8
-        for (int64_t p = row; p < parts; p += rows)
-            x += part[p * n + threadIdx.x % n];
-    }
-    sum[threadIdx.x] = x;
-    __syncthreads();
-    for (int c = threadIdx.x / 32; c < n; c += 32) {
-        x = 0.f;
-        for (int i = threadIdx.x % 32; i < rows; i += 32)
-            x += sum[i * n + c];
-        x = warp_sum(x);
-        if (threadIdx.x % 32 == 0)
-            dst[c] += x;
-    }
+    if (warp >= COLUMNS || (int64_t)blockIdx.x * COLUMNS + warp >= n)
+        return;
+    x = 0.f;
+    for (int p = lane; p < PARTS; p += 32)
+        x += sum[warp][p];
+    x = warp_sum(x);
+    if (lane == 0)
+        dst[(int64_t)blockIdx.x * COLUMNS + warp] += x;
 }
 
 void cuda_add_parts(const struct dev *d, float *dst, const float *part, int64_t n, int64_t parts)
 {
-    if (n <= 64)
-        add_narrow_kernel<<<1, 1024, 0, stream_of(d)>>>(dst, part, (int)n, parts);
-    else
-        add_parts_kernel<<<(unsigned)ceil_div(n, 32), dim3(32, 32), 0, stream_of(d)>>>(dst, part, n, parts);
+    add_parts_kernel<<<(unsigned)ceil_div(n, COLUMNS), dim3(COLUMNS, PARTS), 0, stream_of(d)>>>(dst, part, n, parts);
     CUDA(cudaGetLastError());
 }
 

@@ -27,7 +27,7 @@ __global__ void mul_kernel(struct tensor y, struct tensor x, struct tensor s, bo
                 load_n<N>(v, to);
             for (int i = 0; i < N; i++)
                 v[i] += u[i] * f;
-            store_n<N>(to, v);
+            store_n(to, v);
         }
 }
 
@@ -44,7 +44,7 @@ __global__ void gain_kernel(struct tensor b, struct tensor x, struct tensor b_sc
             load_n<N>(u, (const X *)x.data + t * x.row + c * N);
             for (int i = 0; i < N; i++)
                 u[i] = sigmoid(u[i]) * f;
-            store_n<N>((X *)b.data + t * b.row + c * N, u);
+            store_n((X *)b.data + t * b.row + c * N, u);
         }
 }
 
@@ -88,8 +88,40 @@ __device__ inline float group_sum(float x)
     return x;
 }
 
+/* Does every group of a block have its place in a whole number of rows of H heads? Then the block adds up its own. */
+__host__ __device__ inline bool adds_up(unsigned groups, unsigned H)
+{
+    return groups % H == 0;
+}
+
+/* Stores a group's total to part, [blocks][H] or, of blocks that do not add up, [groups of all / H][H]. */
+__device__ inline void store_total(float *part, float total, unsigned H)
+{
+    __shared__ float sum[256];
+
+    if (!adds_up(blockDim.y, H)) {
+        if (threadIdx.x == 0)
+            part[blockIdx.x * blockDim.y + threadIdx.y] = total;
+        return;
+    }
+    if (threadIdx.x == 0)
+        sum[threadIdx.y] = total;
+    __syncthreads();
+    if (threadIdx.x > 0 || threadIdx.y >= H)
+        return;
+    total = 0.f;
+    for (unsigned i = threadIdx.y; i < blockDim.y; i += H)
+        total += sum[i];
+    part[blockIdx.x * H + threadIdx.y] = total;
+}
+
+static int64_t parts_of(unsigned grid, dim3 block, int64_t H)
+{
+    return adds_up(block.y, (unsigned)H) ? grid : grid * block.y / H;
+}
+
 /* A group owns a head and takes every step-th token. All groups turn equally often, since lanes of several add up
- * together. part: one number per group, which is [gridDim.x * groups / H][H]. */
+ * together. */
 template <int N, typename X>
 __global__ void __launch_bounds__(256, RESIDENT)
 mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x, struct tensor s, bool add, float *part)
@@ -117,15 +149,15 @@ mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tens
                 v[j] += g[j] * f;
             }
             if (dx.data)
-                store_n<N>(to, v);
+                store_n(to, v);
         }
         sum = group_sum(sum);
         total += sum;
         if (ds.data && !part && t < T && threadIdx.x == 0)
             put(ds, t * ds.row + h, sum);
     }
-    if (part && threadIdx.x == 0)
-        part[id] = total;
+    if (part)
+        store_total(part, total, H);
 }
 
 template <int N, typename X>
@@ -153,15 +185,14 @@ gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor db, struct ten
                 sum += g[j] * u[j];
                 u[j] = g[j] * f * scale * u[j] * (1.f - u[j]);
             }
-            store_n<N>((X *)dx.data + t * dx.row + h * V + c, u);
+            store_n((X *)dx.data + t * dx.row + h * V + c, u);
         }
         sum = group_sum(sum);
         total += sum * f * slope;
         if (t < T && threadIdx.x == 0)
             put(ds, t * ds.row + h, old + sum * scale);
     }
-    if (threadIdx.x == 0)
-        part[id] = total;
+    store_total(part, total, H);
 }
 
 /* Lanes per head, and as many blocks as the device holds at once. */
@@ -193,7 +224,7 @@ void cuda_mul_bwd(struct dev *d, struct tensor dx, struct tensor ds, struct tens
             mul_bwd_kernel<1, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, dy, x, s, add, part));
     CUDA(cudaGetLastError());
     if (weight)
-        cuda_add_parts(d, (float *)ds.data, part, x.dim[1], grid * block.y / x.dim[1]);
+        cuda_add_parts(d, (float *)ds.data, part, x.dim[1], parts_of(grid, block, x.dim[1]));
 }
 
 void cuda_gain_bwd(struct dev *d, struct tensor dx, struct tensor db_scale, struct tensor ds, struct tensor db,
@@ -210,7 +241,7 @@ void cuda_gain_bwd(struct dev *d, struct tensor dx, struct tensor db_scale, stru
         else
             gain_bwd_kernel<1, X><<<grid, block, 0, stream_of(d)>>>(dx, ds, db, x, b_scale, s, part));
     CUDA(cudaGetLastError());
-    cuda_add_parts(d, (float *)db_scale.data, part, x.dim[1], grid * block.y / x.dim[1]);
+    cuda_add_parts(d, (float *)db_scale.data, part, x.dim[1], parts_of(grid, block, x.dim[1]));
 }
 
 __global__ void decay_kernel(struct tensor dt, struct tensor decay, struct tensor x, const float *bias,
