@@ -7,7 +7,7 @@
 #define CUBLAS_FUNCTIONS(X) \
     X(Create) X(Destroy) X(GetStatusString) X(Matmul) X(MatmulAlgoGetHeuristic) \
     X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \
-    X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
+    X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatrixLayoutSetAttribute) \
     X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)
 
 struct cublas {

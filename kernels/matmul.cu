@@ -2,13 +2,15 @@
  * rounds once, reads b as fast as it can be read and adds up in one order.
  *
  * The library is column major and sees our rows as columns: c = a b is asked as c' = b' a'. What its
- * heuristic chose is kept per shape, so that a step of training asks it nothing. */
+ * heuristic chose is kept per shape, so that a step of training asks it nothing. Where sequences are to be as if alone
+ * it is asked once for ALONE rows, without splitting k, and what it chose serves any number of them: a tile's sums then
+ * have one order. */
 #include "common.cuh"
 #include "cublas.cuh"
 #include "launch.cuh"
 #include "op_step.h"
 
-enum { WORKSPACE = 32 << 20 };
+enum { WORKSPACE = 32 << 20, ALONE = 1024 };
 
 static const struct cublas *lt;          /* one library for all devices of the process */
 
@@ -18,6 +20,7 @@ static const struct cublas *lt;          /* one library for all devices of the p
 struct shape {
     int64_t m, n, k, lda, ldb, ldc;
     int     flags, type, to, align;      /* dtypes of a and c; bytes that all three pointers are aligned to */
+    int     alone;                       /* for any number of rows; m is ALONE */
 };
 struct plan {
     struct shape           shape;
@@ -76,7 +79,8 @@ static cublasLtMatmulPreference_t preference(const struct shape *s)
 {
     cublasLtMatmulPreference_t p;
     const size_t workspace = WORKSPACE;
-    const uint32_t align = (uint32_t)s->align, sums = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t align = (uint32_t)s->align;
+    const uint32_t sums = s->alone ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
     BLAS(MatmulPreferenceCreate(&p));
     BLAS(MatmulPreferenceSetAttribute(p, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
@@ -136,18 +140,20 @@ static int64_t stride_of(struct tensor t)
 void cuda_matmul(struct dev *d, struct tensor c, struct tensor a, struct tensor b, int flags)
 {
     struct blas *blas = cuda_of(d)->blas;
-    const uintptr_t address = (uintptr_t)a.data | (uintptr_t)b.data | (uintptr_t)c.data;
+    const bool alone = d->alone && (flags & (MM_TA | MM_TB)) == MM_TB;
+    const uint64_t rows = (uint64_t)c.dim[0];
+    uintptr_t address = (uintptr_t)a.data | (uintptr_t)b.data | (uintptr_t)c.data;
     const float alpha = 1.f, beta = flags & MM_ADD ? 1.f : 0.f;
     struct shape s;
 
-    if ((flags & (MM_TA | MM_TB)) == MM_TB && products_few(c.dim[0], a.dim[1])) {
+    if (!alone && (flags & (MM_TA | MM_TB)) == MM_TB && products_few(c.dim[0], a.dim[1])) {
         struct products p = {};
         p.n = 1, p.x = a, p.w[0] = b, p.y[0] = c, p.add = flags & MM_ADD;
         cuda_products(d, &p);
         return;
     }
     memset(&s, 0, sizeof s);             /* compared as bytes */
-    s.m     = c.dim[0];
+    s.m     = alone ? ALONE : c.dim[0];
     s.n     = c.dim[1];
     s.k     = a.dim[flags & MM_TA ? 0 : 1];
     s.lda   = stride_of(a);
@@ -156,10 +162,17 @@ void cuda_matmul(struct dev *d, struct tensor c, struct tensor a, struct tensor 
     s.flags = flags & (MM_TA | MM_TB);
     s.type  = a.type;
     s.to    = c.type;
+    s.alone = alone;
+    if (alone)                           /* any row may be the first */
+        address |= (uintptr_t)(s.lda * (int64_t)dtype_size(a.type)) | (uintptr_t)(s.ldc * (int64_t)dtype_size(c.type));
     for (s.align = 256; address % (uintptr_t)s.align; )
         s.align /= 2;
 
     const struct plan *p = plan_of(blas, &s);
+    if (alone) {
+        BLAS(MatrixLayoutSetAttribute(p->b, CUBLASLT_MATRIX_LAYOUT_COLS, &rows, sizeof rows));
+        BLAS(MatrixLayoutSetAttribute(p->c, CUBLASLT_MATRIX_LAYOUT_COLS, &rows, sizeof rows));
+    }
     BLAS(Matmul(blas->handle, p->desc, &alpha, b.data, p->a, a.data, p->b, &beta, c.data, p->c, c.data, p->c,
                         &p->algo, blas->workspace, WORKSPACE, stream_of(d)));
 }

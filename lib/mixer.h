@@ -25,6 +25,7 @@ struct pass {                                      /* one trip of one packed row
                                                     * Present: read, then overwritten with the state carried out */
     bool                 fresh;                    /* with state: do not read it (first tokens), only write */
     bool                 train;                    /* keep what backward needs in dev->keep */
+    bool                 alone;                    /* dev.alone, for this trip: scores that no batch changes */
     bool                 want_var;                 /* ask metaplastic scans for the variance of their read */
     watch_fn            *watch;                    /* may be NULL */
     void                *watch_arg;

@@ -102,7 +102,7 @@ static bool block_step(struct model *m, const struct pass *p, int i, struct tens
     struct layer *l = &m->layer[i];
     size_t mark = arena_mark(&d->temp);
 
-    if (!p->state || p->train || p->want_var || p->watch || p->seqs->longest != 1 || !l->mixer->step)
+    if (!p->state || p->train || p->alone || p->want_var || p->watch || p->seqs->longest != 1 || !l->mixer->step)
         return false;
     if (!l->mixer->step(l, p, x, model_param(m, i, MIX_NORM)))
         return false;
@@ -146,19 +146,21 @@ struct work {
     int64_t     tokens, n, longest, rows;
     float       scale;
     int         kind;
-    bool        fresh, want_var, recompute;
+    bool        fresh, want_var, alone, recompute;
 };
 
-/* A forward trip that carries memory depends on how many sequences there are and on whether they are single tokens. */
+/* A forward trip that carries memory depends on how many sequences there are and on whether they are single tokens;
+ * one in which each is alone depends on where they begin. */
 static void record(struct model *m, enum work_kind kind, const struct seqs *s, const struct upload *u,
                    const struct pass *p, float scale)
 {
     struct work w;
 
-    if (p->watch)
+    if (p->watch || (p->alone && s->n > 1))
         return;
     memset(&w, 0, sizeof w);                     /* compared as bytes */
     w.model = m, w.kind = kind, w.scale = scale, w.state = p->state, w.fresh = p->fresh, w.want_var = p->want_var;
+    w.alone = p->alone;
     w.tokens = s->tokens, w.n = s->n, w.longest = s->longest, w.rows = u->rows.ndim ? u->rows.dim[0] : 0;
     op_record(m->dev, &w, sizeof w);
 }
@@ -388,6 +390,7 @@ void model_enter(struct model *m, const struct batch *b, struct tensor x)
     arena_pop(&m->dev->keep, base);
 }
 
+/* The device stays as the pass wants it until leave. */
 static struct pass pass_of(struct model *m, const struct seqs *s, const struct pass *like)
 {
     struct pass p = like ? *like : (struct pass){ 0 };
@@ -395,18 +398,25 @@ static struct pass pass_of(struct model *m, const struct seqs *s, const struct p
     p.dev = m->dev;
     p.seqs = s;
     p.train = false;
+    m->dev->alone = p.alone;
     return p;
+}
+
+static void leave(struct model *m, size_t base)
+{
+    arena_pop(&m->dev->keep, base);
+    m->dev->alone = false;
 }
 
 void model_pass(struct model *m, const struct batch *b, const struct pass *like, int layer, struct tensor x)
 {
     size_t base = arena_mark(&m->dev->keep);
     struct seqs s;
-    upload(m, b, &s, UPLOAD_NO_ROWS);
     struct pass p = pass_of(m, &s, like);
 
+    upload(m, b, &s, UPLOAD_NO_ROWS);
     block_forward(m, &p, layer, x, x);
-    arena_pop(&m->dev->keep, base);
+    leave(m, base);
 }
 
 /* Ends a recording that the caller began: what is copied to the host cannot be in it. */
@@ -446,13 +456,13 @@ void model_feed(struct model *m, const struct batch *b, const struct pass *like)
 {
     size_t base = arena_mark(&m->dev->keep);
     struct seqs s;
-    struct upload u = upload(m, b, &s, UPLOAD_NO_ROWS);
     struct pass p = pass_of(m, &s, like);
+    struct upload u = upload(m, b, &s, UPLOAD_NO_ROWS);
 
     record(m, WORK_FEED, &s, &u, &p, 1);
     forward(m, &p, &u);
     op_recorded(m->dev);
-    arena_pop(&m->dev->keep, base);
+    leave(m, base);
 }
 
 double model_sharp_loss(struct model *m, const struct batch *b, const struct pass *like, float sharp, float *nll)
@@ -461,8 +471,8 @@ double model_sharp_loss(struct model *m, const struct batch *b, const struct pas
     size_t base = arena_mark(&d->keep);
     struct seqs s;
     struct tensor loss, x;
-    struct upload u = take_row(m, b, &s, &loss);
     struct pass p = pass_of(m, &s, like);
+    struct upload u = take_row(m, b, &s, &loss);
     double sum;
 
     record(m, WORK_LOSS, &s, &u, &p, sharp);
@@ -472,7 +482,7 @@ double model_sharp_loss(struct model *m, const struct batch *b, const struct pas
         plan_few(m, (struct tensor){ 0 }, x);
     op_recorded(d);
     sum = loss_sum(m, loss, &u, s.tokens, nll);
-    arena_pop(&d->keep, base);
+    leave(m, base);
     return sum;
 }
 
@@ -486,12 +496,12 @@ void model_logits(struct model *m, const struct batch *b, const struct pass *lik
     size_t base = arena_mark(&m->dev->keep);
     struct seqs s;
     bool all = !last || (b->seqs.longest == 1 && b->seqs.tokens == b->seqs.n);   /* every row is a last one */
-    struct upload u = upload(m, b, &s, all ? UPLOAD_NO_ROWS : UPLOAD_LAST);
     struct pass p = pass_of(m, &s, like);
+    struct upload u = upload(m, b, &s, all ? UPLOAD_NO_ROWS : UPLOAD_LAST);
     struct tensor x;
 
     record(m, WORK_LOGITS, &s, &u, &p, 1);
     x = forward(m, &p, &u);
     model_leave(m, all ? x : gather(m, &m->dev->keep, x, u.rows), logits);
-    arena_pop(&m->dev->keep, base);
+    leave(m, base);
 }

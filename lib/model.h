@@ -52,7 +52,7 @@ void   model_logits(struct model *m, const struct batch *b, const struct pass *p
 
 /* How many of the n tokens at[] have a target that is likelier than every other id; right [n], or NULL, says which.
  * Logits exist only of tokens with a target, when these are few. Room as for JOB_LOSS. */
-int64_t model_right(struct model *m, const struct batch *b, const int32_t *at, int64_t n, bool *right);
+int64_t model_right(struct model *m, const struct batch *b, const struct pass *p, const int32_t *at, int64_t n, bool *right);
 /* Forward without a head, for the state alone. */
 void   model_feed  (struct model *m, const struct batch *b, const struct pass *p);
 

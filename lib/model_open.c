@@ -224,10 +224,13 @@ static void dry_run(struct model *m, enum model_job job, int64_t tokens, int n, 
 
     if (job == JOB_LEARN)
         model_learn(m, &b, 1, NULL, NULL);
-    else if (job == JOB_LOSS)
-        model_loss(m, &b, &p, NULL);
-    else
-        model_logits(m, &b, &p, false, NULL), model_logits(m, &b, &p, true, NULL);
+    for (int alone = 0; job != JOB_LEARN && alone < 2; alone++) {
+        p.alone = alone;
+        if (job == JOB_LOSS)
+            model_loss(m, &b, &p, NULL);
+        else
+            model_logits(m, &b, &p, false, NULL), model_logits(m, &b, &p, true, NULL);
+    }
     if (job != JOB_LEARN) {
         int64_t inner = (int64_t)m->cfg.heads * (m->cfg.value > m->cfg.key ? m->cfg.value : m->cfg.key);
         m->dev->temp.peak += (size_t)(tokens * inner) * 4 + ARENA_ALIGN;

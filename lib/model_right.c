@@ -7,12 +7,13 @@
 #include "model.h"
 #include "model_parts.h"
 
-int64_t model_right(struct model *m, const struct batch *b, const int32_t *at, int64_t n, bool *right)
+int64_t model_right(struct model *m, const struct batch *b, const struct pass *p, const int32_t *at, int64_t n,
+                    bool *right)
 {
     float *nll = mem_new((size_t)b->seqs.tokens + 1, sizeof *nll);
     int64_t total = 0;
 
-    model_sharp_loss(m, b, NULL, 0x1p30f, nll);
+    model_sharp_loss(m, b, p, 0x1p30f, nll);
     for (int64_t i = 0; i < n; i++) {
         bool yes = nll[at[i]] < 0.6931f;
         REQUIRE(b->target[at[i]] >= 0);

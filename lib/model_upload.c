@@ -51,6 +51,16 @@ static int64_t last_rows(const struct batch *b, int32_t *row)
     return b->seqs.n;
 }
 
+/* What dalone points to. */
+static void alone(const struct seqs *s, int32_t *to)
+{
+    for (int i = 0; i < s->n; i++) {
+        *to++ = 0;
+        *to++ = s->start[i + 1] - s->start[i];
+    }
+    memset(to, 0, (size_t)s->tokens * sizeof *to);
+}
+
 static int32_t *room(struct model *m, int64_t n)
 {
     if (n > m->host_room) {
@@ -76,7 +86,8 @@ struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enu
 {
     struct dev *d = m->dev;
     int64_t T = b->seqs.tokens, N = b->seqs.n, most = T > N ? T : N, one = lines(T), used = 2 * one, n = 0;
-    struct tensor all = arena_push(&d->keep, SHAPE(I32, 2 * one + 2 * lines(most) + one + lines(most + 1)));
+    int64_t each = d->alone ? lines(2 * N + T) : 0;
+    struct tensor all = arena_push(&d->keep, SHAPE(I32, 2 * one + 2 * lines(most) + one + lines(most + 1) + each));
     struct upload u = { 0 };
     int32_t *token, *seq, *target, *row, *place;
 
@@ -107,12 +118,19 @@ struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enu
         u.place = tensor_rows(all, used, T);
         used += one;
     }
-    if (b->token)
-        memcpy(token + used, b->seqs.start, (size_t)(N + 1) * sizeof *token);
-    if (b->token)
-        op_put(d, all.data, token, (size_t)(used + N + 1) * 4);
     *s = b->seqs;
     s->dstart = tensor_rows(all, used, N + 1).data;
+    if (b->token)
+        memcpy(token + used, b->seqs.start, (size_t)(N + 1) * sizeof *token);
+    used += lines(N + 1);
+    if (each) {
+        s->dalone = tensor_rows(all, used, each).data;
+        if (b->token)
+            alone(&b->seqs, token + used);
+        used += each;
+    }
+    if (b->token)
+        op_put(d, all.data, token, (size_t)used * 4);
     s->dseq = tensor_rows(all, one, T).data;
     u.token = tensor_rows(all, 0, T);
     u.row = row;

@@ -110,7 +110,7 @@ void mqar_score(struct mqar_score *out, struct model *m, const struct mqar_set *
         for (n = 0; n < r->most && i + n < each * kinds; n++)
             which[n] = i + n;
         b = mqar_row_fill(r, s, which, n);
-        model_right(m, &b, r->at, r->asked, right);
+        model_right(m, &b, &(struct pass){ .alone = r->alone }, r->at, r->asked, right);
         for (int64_t j = 0; j < n; j++) {
             int64_t kind = which[j] % kinds, sum = 0;
             for (int64_t k = 0; k < s->mix.at[kind].pairs; k++)

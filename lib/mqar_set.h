@@ -16,6 +16,7 @@ struct mqar_row {
     int64_t  most;                   /* sequences it has room for */
     int32_t *token, *target, *start, *at;
     int64_t  asked;                  /* labels, at token at[0], at[1], .. of the row */
+    bool     alone;                  /* examples are scored as if alone: their number side by side changes nothing */
 };
 /* n examples, made by all threads; first is the number of the first of each kind. */
 void mqar_set_open(struct mqar_set *s, const struct mqar_mix *mix, uint64_t seed, int64_t n);

@@ -62,8 +62,10 @@ static void count(struct nll *n, int64_t position, double loss, int32_t target)
 static void score(struct nll *n, const struct batch *b, const struct pass *p, int64_t offset)
 {
     float *loss = mem_new((size_t)b->seqs.tokens, sizeof *loss);
+    struct pass pass = p ? *p : (struct pass){ 0 };
 
-    model_loss(n->model, b, p, loss);
+    pass.alone = true;                   /* the number of sequences side by side changes nothing */
+    model_loss(n->model, b, &pass, loss);
     for (int i = 0; i < b->seqs.n; i++)
         for (int32_t t = b->seqs.start[i]; t < b->seqs.start[i + 1]; t++)
             if (b->target[t] >= 0)

@@ -32,7 +32,7 @@ void op_products(struct dev *d, const struct products *p)
     int64_t T = p->x.dim[0], K = p->x.dim[1];
 
     REQUIRE(p->n >= 1 && p->n <= PRODUCTS);
-    if (!d->ops->products || !products_few(T, K)) {
+    if (!d->ops->products || !products_few(T, K) || d->alone) {
         one_by_one(d, p);
         return;
     }

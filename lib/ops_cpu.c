@@ -1,6 +1,7 @@
 /* ops_cpu.c - the verbs on host cores: OpenBLAS for matmul, SIMD loops shared out by OpenMP for the rest.
  * ops_naive.c has the formulas. */
 #include "ops_cpu.h"
+#include "tile_rows.h"
 #include <cblas.h>
 #include <limits.h>
 #include <math.h>
@@ -55,15 +56,19 @@ static blasint leading(struct tensor t)
     return (blasint)(t.row > t.dim[1] ? t.row : t.dim[1]);
 }
 
-/* One row or column of c is a matrix times a vector, which reads the matrix once. */
+/* One row or column of c is a matrix times a vector, which reads the matrix once. OpenBLAS adds a row up in an order
+ * that depends on how many rows there are. */
 static void matmul_cpu(struct dev *d, struct tensor c, struct tensor a, struct tensor b, int flags)
 {
     CBLAS_TRANSPOSE ta = flags & MM_TA ? CblasTrans : CblasNoTrans;
     CBLAS_TRANSPOSE tb = flags & MM_TB ? CblasTrans : CblasNoTrans;
     int64_t k = a.dim[flags & MM_TA ? 0 : 1];
     float beta = flags & MM_ADD ? 1 : 0;
-    (void)d;
 
+    if (d->alone && (flags & (MM_TA | MM_TB)) == MM_TB) {
+        tile_rows_mul(d->threads, c, a, b, flags & MM_ADD);
+        return;
+    }
     REQUIRE(a.row <= INT_MAX && b.row <= INT_MAX && c.row <= INT_MAX && c.dim[0] <= INT_MAX && k <= INT_MAX);
     if (c.dim[0] == 1)
         cblas_sgemv(CblasRowMajor, flags & MM_TB ? CblasNoTrans : CblasTrans, (blasint)b.dim[0], (blasint)b.dim[1],

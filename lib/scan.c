@@ -176,22 +176,66 @@ static void *scratch_push(struct dev *d, const struct scan_impl *impl, const str
     return bytes ? arena_push(&d->temp, SHAPE(F32, (bytes + 3) / 4)).data : NULL;
 }
 
+static void run_forward(struct dev *d, const struct scan_impl *impl, const struct seqs *s, const struct scan_io *x)
+{
+    size_t mark = arena_mark(&d->temp);
+    void *scratch = scratch_push(d, impl, s, x, false);
+
+    if (!d->dry)
+        impl->forward(d, s, x, scratch);
+    arena_pop(&d->temp, mark);
+}
+
+/* Tokens [from, from + n) of the row, which are sequence i. */
+static struct scan_io part_of(const struct scan_io *x, int64_t from, int64_t n, int64_t i)
+{
+    struct scan_io y = *x;
+
+    for (size_t k = 0; k < LEN(scan_slot); k++) {
+        size_t at = scan_slot[k].at;
+        struct tensor *t = (struct tensor *)((char *)&y + at);
+        bool prior = at >= SCAN_AT(prior) && at < SCAN_AT(state), state = at >= SCAN_AT(state) && at < SCAN_AT(o);
+
+        if (t->ndim && !prior)
+            *t = state || at >= SCAN_AT(next) ? tensor_rows(*t, i, 1) : tensor_rows(*t, from, n);
+    }
+    return y;
+}
+
+/* Every sequence as a row of its own. A plan knows no lengths: there, one of each number of tiles. */
+static void run_each(struct dev *d, const struct scan_impl *impl, const struct seqs *s, const struct scan_io *x)
+{
+    for (int i = 0; s->start && i < s->n; i++) {
+        int32_t start[2];
+        struct seqs one = seqs_alone(s, i, start);
+        struct scan_io y = part_of(x, s->start[i], one.tokens, i);
+
+        if (one.tokens || x->next[0].data != x->state[0].data)
+            run_forward(d, impl, &one, &y);
+    }
+    for (int64_t n = s->tokens; !s->start && n > 0; n -= SEQ_TILE) {
+        struct seqs one = { .tokens = n, .n = 1, .longest = n };
+        struct scan_io y = part_of(x, 0, n, 0);
+
+        run_forward(d, impl, &one, &y);
+    }
+}
+
 void scan_forward(struct dev *d, const struct scan *f, const struct seqs *s, struct scan_io *x,
                   struct arena *keep)
 {
     const struct scan_impl *impl = pick(d, f);
     struct tensor state[SCAN_STATES] = { 0 }, saved[SCAN_SAVED] = { 0 };
-    size_t mark = arena_mark(&d->temp);
 
     f->plan(s, x, state, saved);
     check_values(d, f, s, x, state);
     for (int i = 0; i < SCAN_SAVED; i++)
         x->saved[i] = keep && saved[i].ndim ? arena_push(keep, saved[i]) : (struct tensor){ 0 };
-
-    void *scratch = scratch_push(d, impl, s, x, false);
-    if (!d->dry)
-        impl->forward(d, s, x, scratch);
-    arena_pop(&d->temp, mark);
+    REQUIRE(!d->alone || !keep);
+    if (d->alone && s->n > 1)
+        run_each(d, impl, s, x);
+    else
+        run_forward(d, impl, s, x);
 }
 
 void scan_backward(struct dev *d, const struct scan *f, const struct seqs *s,

@@ -15,6 +15,20 @@ struct seqs seqs_of(const int32_t *start, int n)
     return s;
 }
 
+struct seqs seqs_alone(const struct seqs *s, int i, int32_t start[2])
+{
+    struct seqs one;
+
+    start[0] = 0;
+    start[1] = s->start[i + 1] - s->start[i];
+    one = seqs_of(start, 1);
+    if (s->dalone) {
+        one.dstart = s->dalone + 2 * i;
+        one.dseq = s->dalone + 2 * s->n;
+    }
+    return one;
+}
+
 void seqs_expand(const struct seqs *s, int32_t *seq, int32_t *pos)
 {
     for (int i = 0; i < s->n; i++)

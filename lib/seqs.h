@@ -14,12 +14,15 @@ struct seqs {
     const int32_t *start;      /* [n+1] cumulative lengths, host; start[0] = 0, start[n] = tokens */
     const int32_t *dstart;     /* [n+1] the same on the device */
     const int32_t *dseq;       /* [tokens] device: which sequence a token belongs to */
+    const int32_t *dalone;     /* [n,2] device: for each sequence 0 and its length; then [tokens] zeros; may be NULL */
 };
 
 /* Fills tokens, n, longest, start (kept by pointer); the device pointers stay NULL. */
 struct seqs seqs_of(const int32_t *start, int n);
 /* Writes the sequence of each token, and its position in it (pos may be NULL). */
 void        seqs_expand(const struct seqs *s, int32_t *seq, int32_t *pos);
+/* Sequence i as a row of its own; start [2] is kept by pointer. */
+struct seqs seqs_alone(const struct seqs *s, int i, int32_t start[2]);
 static inline int64_t seqs_tiles(const struct seqs *s) { return (s->tokens + SEQ_TILE - 1) / SEQ_TILE; }
 EXTERN_C_END
 #endif

@@ -99,7 +99,7 @@ static void run_row(struct answering *x, const struct part *p, int n, struct mod
     int seqs = s ? x->side : n;
     int64_t T = 0;
     int32_t *start = mem_new((size_t)seqs + 1, sizeof *start), *token, *target;
-    struct pass pass = { .state = s ? s->at : NULL, .fresh = fresh };
+    struct pass pass = { .state = s ? s->at : NULL, .fresh = fresh, .alone = true };
     struct batch b = { 0 };
 
     for (int i = 0; i < seqs; i++)

@@ -26,6 +26,7 @@ static int score(struct task_run *r, const struct mqar *q)
         return -1;
     mqar_set_open(&set, &mix, mqar_seed(r->seed, "eval"), n);
     mqar_row_open(&room, &mix, row);
+    room.alone = true;
     mqar_score(&got, m, &set, &room, progress, &clock);
     snprintf(part, sizeof part, "%lld:%lld", (long long)q->length, (long long)q->pairs);
     result_show(r->results, &(struct result){ .task = "mqar", .metric = "accuracy", .part = part,

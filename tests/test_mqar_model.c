@@ -75,12 +75,12 @@ static void test_right(const char *device, const char *name)
     for (int64_t i = 0; i < r.asked; i += 2)
         r.target[r.at[i]] = argmax(logits + r.at[i] * c.vocab, c.vocab);
     memset(yes, 2, sizeof yes);
-    CHECK(model_right(&m, &b, r.at, r.asked, yes) >= r.asked / 2);
+    CHECK(model_right(&m, &b, NULL, r.at, r.asked, yes) >= r.asked / 2);
     for (int64_t i = 0; i < r.asked; i++) {
         CHECK(yes[i] == (argmax(logits + r.at[i] * c.vocab, c.vocab) == b.target[r.at[i]]));
         right += yes[i];
     }
-    CHECK(model_right(&m, &b, r.at, r.asked, NULL) == right && right < r.asked);
+    CHECK(model_right(&m, &b, NULL, r.at, r.asked, NULL) == right && right < r.asked);
     mqar_score(score, &m, &s, &r, NULL, NULL);
     mqar_row_close(&r);
     mqar_row_open(&r, &mix, 1);                              /* one by one: the same */
