@@ -153,7 +153,7 @@ void cuda_matmul(struct dev *d, struct tensor c, struct tensor a, struct tensor 
         return;
     }
     memset(&s, 0, sizeof s);             /* compared as bytes */
-    s.m     = alone ? ALONE : c.dim[0];
+    s.m     = alone ? (int64_t)ALONE : c.dim[0];
     s.n     = c.dim[1];
     s.k     = a.dim[flags & MM_TA ? 0 : 1];
     s.lda   = stride_of(a);
