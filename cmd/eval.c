@@ -343,7 +343,7 @@ static int eval(int argc, const char **argv)
         OPT("score-only", &e.task.score_only, "DIR", "score the predictions there, without a model"),
         OPT("prompts", &e.task.prompts, "FILE", "write LongBench's prompts"),
         OPT("forms", &e.task.forms, "LIST",
-            "of niah: single_1, single_2, single_3, multikey_1, multikey_2, multikey_3"),
+            "of niah: single_1 to single_3, multikey_1 to multikey_3, multivalue, multiquery"),
         OPT("lengths", &e.lengths, "LIST", "tokens of a sample with its answer: 1Ki,2Ki,4Ki (niah, babilong, mqar)",
             .range = "[1,2e9]"),
         OPT("depths", &e.depths, "LIST", "where needles stand, in percent (niah)", .range = "[0,100]"),

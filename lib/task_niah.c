@@ -50,15 +50,18 @@ static int answers_of(const struct json *row, const char *answer[64])
 static double score(void *arg, const struct recall_sample *s, const char *prediction, struct text *answers)
 {
     struct niah *x = arg;
-    char key[NEEDLE_NAME], value[NEEDLE_NAME];
-    const char *answer[64] = { value };
-    int n = 1;
+    char key[NEEDLE_NAME], value[64][NEEDLE_NAME];
+    const char *answer[64];
+    int n = 0;
 
     if (x->rows.n)
         n = answers_of(x->rows.at[s->number], answer);
     else {
         struct niah_sample one = sample_of(x, s);
-        niah_needle(&x->w, &one, 0, key, value);
+        for (; n < niah_answers(one.form); n++) {
+            niah_needle(&x->w, &one, n, key, value[n]);
+            answer[n] = value[n];
+        }
     }
     for (int i = 0; answers && i < n; i++) {
         text_add(answers, i ? ", " : "[");
@@ -86,8 +89,8 @@ static int add_forms(struct niah *x)
         if ((end = strchr(name, ',')))
             *end = 0;
         if (!(f = niah_form(name)))
-            return fail("--forms: expected single_1, single_2, single_3, multikey_1, multikey_2 or multikey_3, found "
-                        "'%s'", name);
+            return fail("--forms: expected single_1 to single_3, multikey_1 to multikey_3, multivalue or "
+                        "multiquery, found '%s'", name);
         if (f->haystack == PROSE && !x->w.sentences)
             return fail("niah: %s needs --background, a file of prose", f->name);
         for (int i = 0; i < x->r->lengths.n; i++)

@@ -1,6 +1,6 @@
 /* task_niah_make.c - one needle, and the longest haystack around it that fits.
  *
- *   context(n) = n units of the haystack, the needle before unit round(n depth / 100) */
+ *   context(n) = n units of the haystack, the needle before unit round(n depth / 100), others anywhere */
 #define _POSIX_C_SOURCE 200809L
 #include "rng.h"
 #include "task_niah.h"
@@ -9,10 +9,11 @@
 #include <math.h>
 
 static const struct niah_form forms[] = {
-    { "single_1", NOISE, WORD, NUMBER, 1 }, { "single_2", PROSE, WORD, NUMBER, 1 },
-    { "single_3", PROSE, WORD, UUID, 1 },
-    { "multikey_1", PROSE, WORD, NUMBER, 4 }, { "multikey_2", NEEDLES, WORD, NUMBER, 1 },
-    { "multikey_3", NEEDLES, UUID, UUID, 1 }
+    { "single_1", NOISE, WORD, NUMBER, 1, 1, 1 }, { "single_2", PROSE, WORD, NUMBER, 1, 1, 1 },
+    { "single_3", PROSE, WORD, UUID, 1, 1, 1 },
+    { "multikey_1", PROSE, WORD, NUMBER, 4, 1, 1 }, { "multikey_2", NEEDLES, WORD, NUMBER, 1, 1, 1 },
+    { "multikey_3", NEEDLES, UUID, UUID, 1, 1, 1 },
+    { "multivalue", PROSE, WORD, NUMBER, 4, 4, 1 }, { "multiquery", PROSE, WORD, NUMBER, 4, 1, 4 }
 };
 
 const struct niah_form *niah_form_next(const struct niah_form *f)
@@ -65,23 +66,49 @@ static void draw(const struct wording *w, const struct niah_sample *s, enum need
     make_name(w, kind, rng_bits(s->seed, stream, 2 * at), rng_bits(s->seed, stream, 2 * at + 1), out);
 }
 
-/* Needle k has draws [64 k, 64 k + 64): its value, then tries for a key that is not the one asked for. */
+/* Needle k has draws [64 k, 64 k + 64): its value, then tries for a key that is none of those asked for before it. */
 void niah_needle(const struct wording *w, const struct niah_sample *s, int64_t k, char key[NEEDLE_NAME],
                  char value[NEEDLE_NAME])
 {
-    char asked[NEEDLE_NAME];
+    char asked[4][NEEDLE_NAME];
+    int64_t before = k < s->form->queries ? k : s->form->queries;
     uint64_t at = 64 * (uint64_t)k;
+    bool taken = true;
 
+    REQUIRE(before <= (int64_t)LEN(asked));
     draw(w, s, s->form->value, at, value);
-    draw(w, s, s->form->key, 1, asked);
+    for (int64_t i = 0; i < before; i++) {
+        char other[NEEDLE_NAME];
+        niah_needle(w, s, i, asked[i], other);
+    }
+    if (k < s->form->values)
+        at = 0;
     draw(w, s, s->form->key, at + 1, key);
-    for (int i = 2; k && i < 64 && !strcmp(key, asked); i++)
-        draw(w, s, s->form->key, at + (uint64_t)i, key);
+    for (int i = 2; at && i < 64 && taken; i++) {
+        taken = false;
+        for (int64_t j = 0; j < before; j++)
+            taken |= !strcmp(key, asked[j]);
+        if (taken)
+            draw(w, s, s->form->key, at + (uint64_t)i, key);
+    }
 }
+
+/* "a", or "a, b, and c". */
+static void add_query(const struct wording *w, const struct niah_sample *s, struct text *out)
+{
+    char key[NEEDLE_NAME], value[NEEDLE_NAME];
+    int n = s->form->queries;
+
+    for (int k = 0; k < n; k++) {
+        niah_needle(w, s, k, key, value);
+        text_add(out, "%s%s", !k ? "" : k + 1 < n ? ", " : ", and ", key);
+    }
+}
+
+static const char *const one[] = { "number", "word", "uuid" }, *const many[] = { "numbers", "words", "uuids" };
 
 static int add_needle(const struct wording *w, const struct niah_sample *s, int64_t k, struct text *out)
 {
-    static const char *const one[] = { "number", "word", "uuid" }, *const many[] = { "numbers", "words", "uuids" };
     char key[NEEDLE_NAME], value[NEEDLE_NAME];
 
     niah_needle(w, s, k, key, value);
@@ -104,7 +131,7 @@ static int add_unit(const struct wording *w, const struct niah_sample *s, int64_
         text_add(out, "%s", w->sentence[(from % (uint64_t)w->sentences + (uint64_t)i) % (uint64_t)w->sentences]);
         return 0;
     case NEEDLES:
-        return add_needle(w, s, s->form->keys + i, out);
+        return add_needle(w, s, s->form->needles + i, out);
     }
     BUG("haystack %d", (int)s->form->haystack);
 }
@@ -119,14 +146,14 @@ static int64_t place(const struct niah_sample *s, int64_t k, int64_t units)
 
 static int compose(const struct wording *w, const struct niah_sample *s, int64_t units, struct text *out)
 {
-    static const char *const one[] = { "number", "word", "uuid" };
     const char *between = s->form->haystack == PROSE ? " " : "\n";
-    struct text context = { 0 };
-    char key[NEEDLE_NAME], value[NEEDLE_NAME];
+    bool several = niah_answers(s->form) > 1;
+    const char *kind = several ? many[s->form->value] : one[s->form->value];
+    struct text context = { 0 }, query = { 0 };
     int status = 0;
 
     for (int64_t i = 0; i <= units && !status; i++) {
-        for (int64_t k = 0; k < s->form->keys; k++)
+        for (int64_t k = 0; k < s->form->needles; k++)
             if (place(s, k, units) == i) {
                 text_add(&context, "%s", context.n ? between : "");
                 status |= add_needle(w, s, k, &context);
@@ -136,12 +163,13 @@ static int compose(const struct wording *w, const struct niah_sample *s, int64_t
             status |= add_unit(w, s, i, &context);
         }
     }
-    niah_needle(w, s, 0, key, value);
+    add_query(w, s, &query);
     text_free(out);
     if (!status)
-        status = prompt_fill_words(out, w->prompt, (struct prompt_word[]){
-            { "context", context.at }, { "query", key }, { "key", key }, { "kind", one[s->form->value] },
-            { "type_needle_v", one[s->form->value] }, { NULL, NULL } });
+        status = prompt_fill_words(out, several ? w->prompts : w->prompt, (struct prompt_word[]){
+            { "context", context.at }, { "query", query.at }, { "key", query.at }, { "kind", kind },
+            { "type_needle_v", kind }, { NULL, NULL } });
+    text_free(&query);
     text_free(&context);
     return status ? -1 : 0;
 }
@@ -160,5 +188,7 @@ int niah_prompt(struct task_run *r, const struct wording *w, const struct niah_s
 {
     struct making m = { w, s };
 
+    if (niah_answers(s->form) > 1 && !w->prompts)
+        return fail("niah: %s needs a --wording with 'prompts', which asks for several values", s->form->name);
     return recall_fit(r, s->length - answer, make, &m, out);
 }

@@ -23,6 +23,9 @@ const char *const niah_noun[64] = {
 static const char default_prompt[] =
     "The text below holds a secret {kind}. Find it and keep it in mind, for it will be asked for.\n{context}\n"
     "Which secret {kind} does the text give for {key}? The secret {kind} that the text gives for {key} is";
+static const char default_prompts[] =
+    "The text below holds secret {kind}. Find them and keep them in mind, for they will be asked for.\n{context}\n"
+    "Which secret {kind} does the text give for {key}? The secret {kind} that the text gives for {key} are";
 static const char default_needle[] = "The secret {kind} for {key} is {value}.";
 static const char default_noise[] =
     "The kettle is on the stove. The window stands open. A dog barks far away. Nothing has changed. The day goes by.";
@@ -110,7 +113,7 @@ int wording_open(struct wording *w, const char *file, const char *background)
     size_t n;
     char *text = file ? file_read(file, &n) : NULL;
 
-    *w = (struct wording){ .prompt = default_prompt, .needle = default_needle, .noise = default_noise };
+    *w = (struct wording){ .prompt = default_prompt, .prompts = default_prompts, .needle = default_needle, .noise = default_noise };
     if (file && !text)
         return -1;
     if (text && (!(w->root = json_parse(text, n, file)) || !json_is_object(w->root))) {
@@ -118,10 +121,12 @@ int wording_open(struct wording *w, const char *file, const char *background)
         return w->root ? fail("%s: expected a JSON object", file) : -1;
     }
     free(text);
-    if (w->root && (json_string(w->root, "prompt", &w->prompt) < 0 || json_string(w->root, "needle", &w->needle) < 0 ||
+    if (w->root && json_at(w->root, "prompt"))
+        w->prompts = NULL;               /* ours would not go with theirs */
+    if (w->root && (json_string(w->root, "prompt", &w->prompt) < 0 || json_string(w->root, "prompts", &w->prompts) < 0 || json_string(w->root, "needle", &w->needle) < 0 ||
                     json_string(w->root, "noise", &w->noise) < 0))
         return -1;
-    if (!strstr(w->prompt, "{context}"))
+    if (!strstr(w->prompt, "{context}") || (w->prompts && !strstr(w->prompts, "{context}")))
         return fail("%s: prompt: expected {context} in it", file);
     if (!strstr(w->needle, "{key}") || !strstr(w->needle, "{value}"))
         return fail("%s: needle: expected {key} and {value} in it", file);

@@ -53,16 +53,17 @@ static void check_prompts(struct opened *m)
                 CHECK(tokens <= s.length - 128 && tokens > s.length - 128 - 150);
                 niah_needle(&w, &s, 0, key, value);
                 CHECK(occurrences(a.at, value) == 1);
-                CHECK(occurrences(a.at, key) == 3);          /* once beside the value, twice in the question */
+                CHECK(occurrences(a.at, key) == f->values + 2);      /* beside the values, twice in the question */
                 at = strstr(a.at, value);
                 end = strstr(a.at, "Which secret");
                 where = 100 * (double)(at - a.at) / (double)(end - a.at);
                 CHECK_NEAR(where, s.depth, s.length > 2000 ? 7 : 17);
-                if (f->keys == 4)
-                    for (int64_t k = 1; k < 4; k++) {
-                        niah_needle(&w, &s, k, key, value);
-                        CHECK(occurrences(a.at, value) == 1);
-                    }
+                for (int64_t k = 1; k < f->needles; k++) {
+                    niah_needle(&w, &s, k, key, value);
+                    CHECK(occurrences(a.at, value) == 1);
+                    CHECK(occurrences(a.at, key) == (f->values > 1 ? 6 : k < f->queries ? 3 : 1));
+                }
+                CHECK(f->needles == (f->haystack == PROSE && strncmp(f->name, "single", 6) ? 4 : 1));
                 text_free(&a);
                 text_free(&b);
             }
@@ -89,6 +90,15 @@ static void check_values(void)
     niah_needle(&w, &s, 9, key, value);
     CHECK(!strcmp(key, "9752c131-9afa-4504-af38-542cdc2adce9"));
     CHECK(!strcmp(value, "73e0be8c-3805-4dbe-a67f-1427148c8462"));
+    s.form = niah_form("multiquery");
+    for (int k = 0; k < 4; k++) {
+        char other[4][NEEDLE_NAME];
+        niah_needle(&w, &s, k, other[k], value);
+        for (int i = 0; i < k; i++)
+            CHECK(strcmp(other[i], other[k]));
+    }
+    s.form = niah_form("multikey_3");
+    niah_needle(&w, &s, 9, key, value);
     CHECK(strlen(value) == 36 && value[14] == '4' && strchr("89ab", value[19]));
     wording_close(&w);
 }
@@ -108,7 +118,18 @@ static void check_wording(struct opened *m)
     CHECK(!wording_open(&w, path, NULL) && !niah_prompt(&r, &w, &s, 100, &out));
     CHECK(!strncmp(out.at, "{A} number:\nhum\nhum\n", 20));
     CHECK((at = strstr(out.at, "hum\nnumbers big-cat=")) && strstr(at, "\nfor big-cat?"));
+    s.form = niah_form("multiquery");
+    scratch_listen();
+    CHECK(niah_prompt(&r, &w, &s, 100, &out) < 0 && scratch_heard("multiquery needs a --wording with 'prompts'", "", ""));
     wording_close(&w);
+    CHECK(scratch_write(path, "{\"prompts\": \"all {type_needle_v}: {context} of {query}?\"}"));
+    CHECK(!wording_open(&w, path, NULL));
+    wording_sentences(&w, prose, strlen(prose));
+    s.length = 600;
+    CHECK(!niah_prompt(&r, &w, &s, 100, &out) && !strncmp(out.at, "all numbers: ", 13));
+    CHECK((at = strstr(out.at, " of ")) && occurrences(at, ", and ") == 1);
+    wording_close(&w);
+    s.form = niah_form("single_1");
     s.length = 110;
     CHECK(!wording_open(&w, NULL, NULL));
     scratch_listen();

@@ -78,10 +78,13 @@ stderr 'error: niah: prompts are never cut; leave --context out'
 run eval niah --model run --lengths 1Ki --wording text.txt
 status 1
 stderr_has 'error: text.txt'
-run eval niah --model run --lengths 600 --forms single_2,single_3,multikey_1,multikey_2,multikey_3 --depths 50 \
-    --samples 1 --answer-tokens 2 --background text.txt --quiet
+run eval niah --model run --lengths 600 \
+    --forms single_2,single_3,multikey_1,multikey_2,multikey_3,multivalue,multiquery --depths 50 \
+    --samples 1 --answer-tokens 2 --background text.txt --predictions seven --quiet
 status 0
-true_that 'five forms' test "$(table | wc -l)" = 10
+true_that 'seven forms' test "$(table | wc -l)" = 14
+true_that 'four answers to two of them' \
+    test "$(grep -cE '"answers": \["[0-9]+", "[0-9]+", "[0-9]+", "[0-9]+"\]' work/seven/niah.jsonl)" = 2
 
 # BABILong: from bAbI and prose, from rows, and tables of predictions.
 printf '1 John went out.\n2 Mary came in.\n3 Where is John? \tgarden\t1\n4 Mary slept.\n5 Where is Mary? \thall\t2\n' \
