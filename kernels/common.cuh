@@ -54,13 +54,14 @@ __device__ inline void put(const struct tensor &t, int64_t i, float x)
 /* N elements moved by loads and stores of up to 16 bytes. */
 template <typename X, int N> struct alignas(N * sizeof(X) < 16 ? N * sizeof(X) : 16) pack { X at[N]; };
 
-/* May every row of t be read in packs of n elements? */
+/* May every row of t be read in packs of n elements? The answer, which may decide the order of a sum, is the same when
+ * there is only one. */
 static inline bool packs(struct tensor t, int n)
 {
     const int64_t size = (int64_t)dtype_size(t.type), cols = t.dim[1] * t.dim[2] * t.dim[3];
     const int64_t align = n * size < 16 ? n * size : 16;
 
-    return !t.data || ((uintptr_t)t.data % (uint64_t)align == 0 && cols % n == 0 && (t.row % n == 0 || t.dim[0] <= 1));
+    return !t.data || ((uintptr_t)t.data % (uint64_t)align == 0 && cols % n == 0 && t.row % n == 0);
 }
 
 __device__ inline float warp_sum(float x)
