@@ -26,4 +26,6 @@ struct ahead {
     struct upload  u;
     struct seqs    s;
 };
+/* Sum over the rows that the head saw; nll gets them at their tokens. */
+double loss_sum(struct model *m, struct tensor loss, const struct upload *u, int64_t tokens, float *nll);
 #endif

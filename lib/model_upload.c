@@ -136,3 +136,22 @@ struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enu
     u.row = row;
     return u;
 }
+
+double loss_sum(struct model *m, struct tensor loss, const struct upload *u, int64_t tokens, float *nll)
+{
+    int64_t n = loss.dim[0];
+    float *host = nll && !u->rows.ndim ? nll : mem_new((size_t)n, sizeof *host);
+    double sum = 0;
+
+    op_get(m->dev, host, loss.data, (size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        sum += host[i];
+    if (nll && u->rows.ndim) {
+        memset(nll, 0, (size_t)tokens * sizeof *nll);
+        for (int64_t i = 0; i < n; i++)
+            nll[u->row[i]] += host[i];           /* rows that fill up have no loss */
+    }
+    if (host != nll)
+        free(host);
+    return sum;
+}
