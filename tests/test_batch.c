@@ -1,6 +1,7 @@
 /* test_batch.c - how many samples go side by side changes no score, not in its last bit: requests, losses, recall. */
 #include "mqar_set.h"
 #include "nll.h"
+#include "op.h"
 #include "rng.h"
 #include "scratch.h"
 #include "task_ask.h"
@@ -124,6 +125,61 @@ static void check_recall(struct opened *m)
     mqar_set_close(&set);
 }
 
+/* On d->temp, of the device's type. */
+static struct tensor noise(struct dev *d, int64_t rows, int64_t cols, uint64_t stream)
+{
+    struct tensor t = arena_push(&d->temp, SHAPE(F32, rows, cols)), y = tensor_like(t);
+    float *host = mem_new((size_t)(rows * cols), sizeof *host);
+
+    y.type = d->type;
+    y = arena_push(&d->temp, y);
+    for (int64_t i = 0; i < rows * cols; i++)
+        host[i] = rng_normal(13, stream, (uint64_t)i);
+    op_put(d, t.data, host, (size_t)(rows * cols) * 4);
+    op_cast(d, y, t);
+    free(host);
+    return y;
+}
+
+static void product(struct dev *d, float *out, struct tensor x, struct tensor w, bool alone)
+{
+    size_t mark = arena_mark(&d->temp);
+    struct tensor y = arena_push(&d->temp, SHAPE(F32, x.dim[0], w.dim[0]));
+
+    d->alone = alone;
+    op_fill(d, y, NAN);
+    op_matmul(d, y, x, w, MM_TB);
+    d->alone = false;
+    op_get(d, out, y.data, (size_t)tensor_count(y) * 4);
+    arena_pop(&d->temp, mark);
+}
+
+/* Rows of a product are what they are in a taller one, and right. */
+static void check_products(struct dev *d)
+{
+    static const int64_t size[][2] = { { 1, 8 }, { 24, 64 }, { 33, 304 }, { 512, 128 } }, rows[] = { 1, 2, 7, 64, 129 };
+    enum { ALL = 200 };
+    size_t mark = arena_mark(&d->temp);
+
+    for (size_t i = 0; i < LEN(size); i++) {
+        int64_t N = size[i][0], K = size[i][1];
+        struct tensor x = noise(d, ALL, K, 1 + i), w = noise(d, N, K, 100 + i);
+        float *whole = mem_new((size_t)(ALL * N), 4), *part = mem_new((size_t)(ALL * N), 4);
+
+        product(d, part, x, w, false);
+        product(d, whole, x, w, true);
+        CHECK_NEAR(test_distance(whole, part, ALL * N), 0, 1e-6);
+        for (size_t k = 0; k < LEN(rows); k++) {
+            int64_t from = 11 * (int64_t)k;
+            product(d, part, tensor_rows(x, from, rows[k]), w, true);
+            CHECK(!memcmp(part, whole + from * N, (size_t)(rows[k] * N) * 4));
+        }
+        free(whole);
+        free(part);
+        arena_pop(&d->temp, mark);
+    }
+}
+
 static void check_all(const char *device, enum dtype type)
 {
     static const char *const presets[] = { "palimpsa-tiny", "mamba2-tiny", "meta_mamba2-tiny" };
@@ -136,6 +192,7 @@ static void check_all(const char *device, enum dtype type)
 
         CHECK(use_model(&m, presets[i], device, type));
         check_asks(&m, &task);
+        check_products(&m.dev);
         check_nll(&m);
         check_recall(&m);
         printf("%s, %s %s: %s\n", presets[i], device, dtype_name(type), failed == test_failed ? "equal" : "not equal");
