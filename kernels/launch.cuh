@@ -23,7 +23,7 @@ void cuda_decay_bwd(struct dev *d, T dx, T dbias, T dA_log, T ddt, T ddecay, T x
 void cuda_gain     (struct dev *d, T b, T x, T b_scale, T s);
 void cuda_gain_bwd (struct dev *d, T dx, T db_scale, T ds, T db, T x, T b_scale, T s);
 void cuda_rmsnorm  (struct dev *d, T y, T rstd, T x, T w, T z, enum gate g, float eps);
-void cuda_rmsnorm_bwd(struct dev *d, T dx, T dw, T dz, T dy, T x, T w, T z, T rstd, enum gate g);
+void cuda_rmsnorm_bwd(struct dev *d, T dx, T dw, T dz, T dy, T x, T w, T z, T rstd, enum gate g, bool add);
 void cuda_l2norm   (struct dev *d, T y, T rnorm, T x);
 void cuda_l2norm_bwd(struct dev *d, T dx, T dy, T y, T rnorm);
 void cuda_xent     (struct dev *d, T loss, T grad, T logits, const int32_t *target, float scale);

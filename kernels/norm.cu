@@ -55,7 +55,7 @@ rmsnorm_kernel(struct tensor y, struct tensor rstd, struct tensor x, struct tens
             load_n<N>(gate, (const Y *)z.data + row_at(z, t, k) + c);
         for (int j = 0; j < N; j++)
             u[i][j] *= scale * weight[j] * (g == GATE_AFTER_NORM ? silu(gate[j]) : 1.f);
-        store_n<N>((Y *)y.data + row_at(y, t, k) + c, u[i]);
+        store_n((Y *)y.data + row_at(y, t, k) + c, u[i]);
     }
 }
 
@@ -112,85 +112,116 @@ __device__ inline void store_columns(float *part, const float (&dw)[NV][N], int6
 }
 
 /* Makes the compiler take the elements for new: what it had computed from them would fill the registers. */
-template <typename X, int N> __device__ inline void renew(pack<X, N> &p)
+template <typename X, int N> __device__ inline void renew(words<X, N> &p)
 {
-    if constexpr (sizeof(X) * N >= 4)
-        for (int i = 0; i < (int)sizeof(X) * N / 4; i++)
-            asm volatile("" : "+r"(((uint32_t *)&p)[i]));
+    for (uint32_t &word : p.at)
+        asm volatile("" : "+r"(word));
 }
+
+/* What a lane holds of a row of C elements. */
+template <int L, int NV, int N, typename X>
+__device__ inline void fetch_row(words<X, N> (&p)[NV], const X *row, int64_t C)
+{
+#pragma unroll
+    for (int i = 0; i < NV; i++)
+        if ((int64_t)(i * L + threadIdx.x % L) * N < C)
+            fetch(p[i], row + (i * L + threadIdx.x % L) * N);
+}
+
+/* First N elements of a row: what they add to the sum of dn n, and to dw. u, e and v are x, dy and z. */
+template <int N>
+__device__ inline float rmsnorm_dot(float (&dw)[N], const float (&u)[N], const float (&e)[N], const float (&v)[N],
+                                    const float *w, float scale, enum gate g)
+{
+    float weight[N], dot = 0.f;
+
+    load_n<N>(weight, w);
+    for (int j = 0; j < N; j++) {
+        const float ng = u[j] * scale * e[j] * (g == GATE_NONE ? 1.f : silu(v[j]));
+        dot += ng * weight[j];
+        dw[j] += ng;
+    }
+    return dot;
+}
+
+/* Then their gradients: u and v become those at x and z. */
+template <int N>
+__device__ inline void rmsnorm_slope(float (&u)[N], const float (&e)[N], float (&v)[N], const float *w, float scale,
+                                     float dot, enum gate g)
+{
+    float weight[N];
+
+    load_n<N>(weight, w);
+    for (int j = 0; j < N; j++) {
+        const float gate = g == GATE_NONE ? 1.f : silu(v[j]), dn = e[j] * weight[j];
+        const float n = u[j] * scale * (g == GATE_BEFORE_NORM ? gate : 1.f);
+        const float du = scale * (dn * (g == GATE_AFTER_NORM ? gate : 1.f) - n * dot);
+        v[j] = g == GATE_NONE ? 0.f : silu_slope(v[j]) * (g == GATE_AFTER_NORM ? dn * n : du * u[j]);
+        u[j] = du * (g == GATE_BEFORE_NORM ? gate : 1.f);
+    }
+}
+
+/* Blocks of a backward kernel that a multiprocessor must hold, to have enough loads on their way. */
+template <int L, int NV, int N> constexpr int row_resident(void) { return L > 32 ? 1 : NV * N > 8 ? 2 : 3; }
 
 /* A group of lanes walks over rows of one k; apart: each k has its own weights, and each group its own part. */
 template <int L, int NV, int N, typename X, typename Y>
-__global__ void __launch_bounds__(row_block<L>())
+__global__ void __launch_bounds__(row_block<L>(), row_resident<L, NV, N>())
 rmsnorm_bwd_kernel(struct tensor dx, struct tensor dz, struct tensor dy, struct tensor x, struct tensor w,
-                   struct tensor z, struct tensor rstd, enum gate g, bool apart, float *part)
+                   struct tensor z, struct tensor rstd, enum gate g, bool add, bool apart, float *part)
 {
     const int64_t C = x.dim[2], T = x.dim[0];
     const unsigned id = blockIdx.x * row_groups<L>() + threadIdx.x / L, G = (unsigned)x.dim[1], k = id % G;
     const int64_t step = gridDim.x * row_groups<L>() / G, turns = (T + step - 1) / step;
     const float *wk = (const float *)w.data + (apart ? k * C : 0);
-    float dw[NV][N] = {};
+    float dw[NV][N] = {}, u[N], e[N], v[N];
 
     for (int64_t turn = 0; turn < turns; turn++) {
         const int64_t t = id / G + turn * step;
         const bool live = t < T;
         const float scale = live ? ((const float *)rstd.data)[t * rstd.row + k] : 0.f;
-        pack<X, N> px[NV];
-        pack<Y, N> pg[NV], pz[NV];
+        X *to = (X *)dx.data + row_at(dx, t, k);
+        words<X, N> px[NV], po[NV];
+        words<Y, N> pg[NV], pz[NV];
         float dot = 0.f;
-#pragma unroll
-        for (int i = 0; i < NV; i++) {
-            const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
-            if (!live || c >= C)
-                continue;
-            px[i] = *(const pack<X, N> *)((const X *)x.data + row_at(x, t, k) + c);
-            pg[i] = *(const pack<Y, N> *)((const Y *)dy.data + row_at(dy, t, k) + c);
+        if (live) {
+            fetch_row<L, NV>(px, (const X *)x.data + row_at(x, t, k), C);
+            fetch_row<L, NV>(pg, (const Y *)dy.data + row_at(dy, t, k), C);
             if (g != GATE_NONE)
-                pz[i] = *(const pack<Y, N> *)((const Y *)z.data + row_at(z, t, k) + c);
+                fetch_row<L, NV>(pz, (const Y *)z.data + row_at(z, t, k), C);
         }
 #pragma unroll
         for (int i = 0; i < NV; i++) {
             const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
-            float weight[N];
             if (!live || c >= C)
                 continue;
-            load_n<N>(weight, wk + c);
-            for (int j = 0; j < N; j++) {
-                const float gate = g == GATE_NONE ? 1.f : silu(load(&pz[i].at[j]));
-                const float ng = load(&px[i].at[j]) * scale * load(&pg[i].at[j]) * gate;
-                dot += ng * weight[j];
-                dw[i][j] += ng;
-            }
-            renew(px[i]);
-            renew(pg[i]);
-            renew(pz[i]);
+            unpack(u, px[i]), unpack(e, pg[i]), unpack(v, pz[i]);
+            dot += rmsnorm_dot<N>(dw[i], u, e, v, wk + c, scale, g);
+            renew(px[i]), renew(pg[i]), renew(pz[i]);
         }
+        if (live && add)
+            fetch_row<L, NV>(po, to, C);
         dot = lanes_sum<L>(dot) / (float)C;
 #pragma unroll
         for (int i = 0; i < NV; i++) {
             const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
-            float weight[N], to_x[N], to_z[N];
             if (!live || c >= C)
                 continue;
-            load_n<N>(weight, wk + c);
-            for (int j = 0; j < N; j++) {
-                const float xj = load(&px[i].at[j]), zj = g == GATE_NONE ? 0.f : load(&pz[i].at[j]);
-                const float gate = g == GATE_NONE ? 1.f : silu(zj), dn = load(&pg[i].at[j]) * weight[j];
-                const float n = xj * scale * (g == GATE_BEFORE_NORM ? gate : 1.f);
-                const float du = scale * (dn * (g == GATE_AFTER_NORM ? gate : 1.f) - n * dot);
-                to_x[j] = du * (g == GATE_BEFORE_NORM ? gate : 1.f);
-                to_z[j] = g == GATE_NONE ? 0.f : silu_slope(zj) * (g == GATE_AFTER_NORM ? dn * n : du * xj);
-            }
-            store_n<N>((X *)dx.data + row_at(dx, t, k) + c, to_x);
+            unpack(u, px[i]), unpack(e, pg[i]), unpack(v, pz[i]);
+            rmsnorm_slope<N>(u, e, v, wk + c, scale, dot, g);
             if (g != GATE_NONE)
-                store_n<N>((Y *)dz.data + row_at(dz, t, k) + c, to_z);
+                store_n((Y *)dz.data + row_at(dz, t, k) + c, v);
+            unpack(v, po[i]);
+            for (int j = 0; add && j < N; j++)
+                u[j] += v[j];
+            store_n(to + c, u);
         }
     }
     store_columns<L, NV, N>(part, dw, C, apart);
 }
 
 void cuda_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
-                      struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g)
+                      struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g, bool add)
 {
     const int64_t G = x.dim[1], C = x.dim[2], rows = x.dim[0] * G;
     const bool apart = w.dim[0] != C;
@@ -210,7 +241,7 @@ void cuda_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct 
         parts = apart ? grid * groups / G : grid;
         part  = (float *)cuda_part(d, sizeof(float) * (size_t)(parts * w.dim[0]));
         rmsnorm_bwd_kernel<L, NV, N, X, Y><<<grid, row_block<L>(), 0, stream_of(d)>>>(
-            dx, dz, dy, x, w, z, rstd, g, apart, part))));
+            dx, dz, dy, x, w, z, rstd, g, add, apart, part))));
     CUDA(cudaGetLastError());
     cuda_add_parts(d, (float *)dw.data, part, w.dim[0], parts);
 }
@@ -243,7 +274,7 @@ l2norm_kernel(struct tensor y, struct tensor rnorm, struct tensor x)
             continue;
         for (int j = 0; j < N; j++)
             u[i][j] *= scale;
-        store_n<N>((X *)y.data + row_at(y, t, h) + c, u[i]);
+        store_n((X *)y.data + row_at(y, t, h) + c, u[i]);
     }
 }
 
@@ -267,29 +298,31 @@ l2norm_bwd_kernel(struct tensor dx, struct tensor dy, struct tensor y, struct te
     const unsigned r = blockIdx.x * row_groups<L>() + threadIdx.x / L, H = (unsigned)y.dim[1];
     const int64_t t = r / H, h = r % H;
     const float scale = t < y.dim[0] ? ((const float *)rnorm.data)[t * rnorm.row + h] : 0.f;
-    pack<X, N> py[NV], pg[NV];
-    float dot = 0.f;
+    words<X, N> py[NV], pg[NV];
+    float dot = 0.f, u[N], e[N];
 
+    if (t < y.dim[0]) {
+        fetch_row<L, NV>(py, (const X *)y.data + row_at(y, t, h), C);
+        fetch_row<L, NV>(pg, (const X *)dy.data + row_at(dy, t, h), C);
+    }
 #pragma unroll
     for (int i = 0; i < NV; i++) {
-        const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
-        if (t >= y.dim[0] || c >= C)
+        if (t >= y.dim[0] || (int64_t)(i * L + threadIdx.x % L) * N >= C)
             continue;
-        py[i] = *(const pack<X, N> *)((const X *)y.data + row_at(y, t, h) + c);
-        pg[i] = *(const pack<X, N> *)((const X *)dy.data + row_at(dy, t, h) + c);
+        unpack(u, py[i]), unpack(e, pg[i]);
         for (int j = 0; j < N; j++)
-            dot += load(&py[i].at[j]) * load(&pg[i].at[j]);
+            dot += u[j] * e[j];
     }
     dot = lanes_sum<L>(dot);
 #pragma unroll
     for (int i = 0; i < NV; i++) {
         const int64_t c = (int64_t)(i * L + threadIdx.x % L) * N;
-        float u[N];
         if (t >= y.dim[0] || c >= C)
             continue;
+        unpack(u, py[i]), unpack(e, pg[i]);
         for (int j = 0; j < N; j++)
-            u[j] = (load(&pg[i].at[j]) - load(&py[i].at[j]) * dot) * scale;
-        store_n<N>((X *)dx.data + row_at(dx, t, h) + c, u);
+            u[j] = (e[j] - u[j] * dot) * scale;
+        store_n((X *)dx.data + row_at(dx, t, h) + c, u);
     }
 }
 

@@ -94,6 +94,8 @@ static const struct op_case cases[] = {
     { "rmsnorm", "many rows", .n = { 259, 3, 129 }, .flags = GATE_AFTER_NORM },
     { "rmsnorm_bwd", "plain", .n = { 70, 1, 33 } },
     { "rmsnorm_bwd", "fp32 residual", .n = { 129, 1, 768 }, .flags = CASE_MIXED },
+    { "rmsnorm_bwd", "fp32 residual +=", .n = { 131, 1, 130 }, .flags = CASE_MIXED | CASE_ADD },
+    { "rmsnorm_bwd", "groups +=", .n = { 70, 2, 65 }, .flags = CASE_ADD },
     { "rmsnorm_bwd", "wide row", .n = { 2, 1, 5121 } },
     { "rmsnorm_bwd", "gate after, shared weight", .n = { 131, 3, 48 }, .flags = GATE_AFTER_NORM | CASE_WEIGHT },
     { "rmsnorm_bwd", "gate after, groups", .n = { 7, 2, 17 }, .flags = GATE_AFTER_NORM },

@@ -21,13 +21,8 @@ static void norm_forward(struct model *m, struct arena *a, const struct param *w
 static void norm_backward(struct model *m, struct tensor g, const struct param *w, struct tensor dy,
                           struct tensor x, struct tensor rstd)
 {
-    size_t mark = arena_mark(&m->dev->temp);
-    struct tensor dx = arena_push(&m->dev->temp, tensor_like(x));
-
-    op_rmsnorm_bwd(m->dev, tensor_heads(dx, 1), w->grad, (struct tensor){ 0 }, tensor_heads(dy, 1),
-                   tensor_heads(x, 1), w->value, (struct tensor){ 0 }, rstd, GATE_NONE);
-    op_add(m->dev, g, g, dx);
-    arena_pop(&m->dev->temp, mark);
+    op_rmsnorm_bwd(m->dev, tensor_heads(g, 1), w->grad, (struct tensor){ 0 }, tensor_heads(dy, 1),
+                   tensor_heads(x, 1), w->value, (struct tensor){ 0 }, rstd, GATE_NONE, true);
 }
 
 /* y = x + down(silu(gate n) * up n), n = norm(x) */
@@ -233,11 +228,11 @@ static void head_pass(struct model *m, struct tensor loss, struct tensor g, stru
             struct tensor table = arena_push(&d->temp, SHAPE(F32, n + 1, in.dim[1])), dx = tensor_rows(table, 0, n);
             op_fill(d, tensor_rows(table, n, 1), 0);
             op_rmsnorm_bwd(d, dx, norm->grad, (struct tensor){ 0 }, dn, in, norm->value, (struct tensor){ 0 }, rstd,
-                           GATE_NONE);
+                           GATE_NONE, false);
             op_embed(d, g, table, u->place.data);
         } else {
-            op_fill(d, g, 0);
-            norm_backward(m, g, norm, dn, in, rstd);
+            op_rmsnorm_bwd(d, g, norm->grad, (struct tensor){ 0 }, dn, in, norm->value, (struct tensor){ 0 }, rstd,
+                           GATE_NONE, false);
         }
     }
     arena_pop(&d->temp, mark);

@@ -57,7 +57,7 @@ void op_gain_bwd(struct dev *d, struct tensor dx, struct tensor db_scale, struct
 void op_rmsnorm (struct dev *d, struct tensor y, struct tensor rstd, struct tensor x, struct tensor w,
                  struct tensor z, enum gate g, float eps);
 void op_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
-                 struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g);
+                 struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g, bool add);
 void op_l2norm  (struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x);
 void op_l2norm_bwd(struct dev *d, struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm);
 void op_xent    (struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits,

@@ -338,7 +338,7 @@ void op_rmsnorm(struct dev *d, struct tensor y, struct tensor rstd, struct tenso
 }
 
 void op_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
-                    struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g)
+                    struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g, bool add)
 {
     x = grouped(x), dx = grouped(dx), dz = grouped(dz), dy = grouped(dy), z = grouped(z);
     CHECK(x, F | B, x.dim[0], x.dim[1], x.dim[2]);
@@ -348,11 +348,12 @@ void op_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct te
     CHECK(w, F | DENSE, w.dim[0] == x.dim[2] ? x.dim[2] : x.dim[1] * x.dim[2]);
     CHECK_LIKE(dw, F | DENSE, w);
     if (g != GATE_NONE) {
+        REQUIRE(!add);
         CHECK_LIKE(z, as(dy), x);
         CHECK_LIKE(dz, as(dy), x);
     }
     if (tensor_count(x))
-        RUN(rmsnorm_bwd, dx, dw, dz, dy, x, w, z, rstd, g);
+        RUN(rmsnorm_bwd, dx, dw, dz, dy, x, w, z, rstd, g, add);
 }
 
 void op_l2norm(struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x)

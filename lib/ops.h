@@ -51,11 +51,11 @@ struct ops {
     void  (*gain_bwd)(struct dev *d, struct tensor dx, struct tensor db_scale, struct tensor ds,
                       struct tensor db, struct tensor x, struct tensor b_scale, struct tensor s);
     /* rows: y = w * x / sqrt(mean x^2 + eps) over the last dim of [T,G,C]; w [C] or [G*C]; rstd [T,G] F32. z [T,G,C]
-     * is a gate: AFTER y *= silu(z); BEFORE x*silu(z) is normalised. */
+     * is a gate: AFTER y *= silu(z); BEFORE x*silu(z) is normalised. add, without a gate: dx += */
     void  (*rmsnorm) (struct dev *d, struct tensor y, struct tensor rstd, struct tensor x, struct tensor w,
                       struct tensor z, enum gate g, float eps);
     void  (*rmsnorm_bwd)(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
-                      struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g);
+                      struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g, bool add);
     void  (*l2norm)  (struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x);        /* [T,H,C], [T,H]: 1/max(|x|,1e-12) */
     void  (*l2norm_bwd)(struct dev *d, struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm);
     /* loss[t] = -log softmax(logits[t])[target], 0 where target is -1; [T] F32; grad: scale * its gradient, may be logits or absent */

@@ -39,7 +39,7 @@ static inline int64_t cut_size(const struct cut *k, int64_t i) { return i == k->
 void rmsnorm_cpu(struct dev *d, struct tensor y, struct tensor rstd, struct tensor x, struct tensor w,
                  struct tensor z, enum gate g, float eps);
 void rmsnorm_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
-                     struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g);
+                     struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g, bool add);
 void l2norm_cpu(struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x);
 void l2norm_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm);
 void xent_cpu(struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits, const int32_t *target,

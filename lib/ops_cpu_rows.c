@@ -44,9 +44,10 @@ void rmsnorm_cpu(struct dev *d, struct tensor y, struct tensor rstd, struct tens
                                   g == GATE_NONE ? NULL : row2(z, t, k), C, g, eps);
 }
 
-/* dx and dz of one row. The first pass leaves dn (AFTER) or sigmoid(z) (BEFORE) in dx for the second. */
+/* dx and dz of one row. The first pass leaves dn (AFTER) or sigmoid(z) (BEFORE) in dx for the second; so only
+ * without a gate can it add to dx. */
 static void rms_bwd_row(float *dx, float *dz, const float *dy, const float *x, const float *w, const float *z,
-                        float r, int64_t n, enum gate g)
+                        float r, int64_t n, enum gate g, bool add)
 {
     float dot = 0, k;
 
@@ -82,7 +83,7 @@ static void rms_bwd_row(float *dx, float *dz, const float *dy, const float *x, c
         k = dot * r * r * r / (float)n;
         #pragma omp simd
         for (int64_t c = 0; c < n; c++)
-            dx[c] = r * dy[c] * w[c] - x[c] * k;
+            dx[c] = (add ? dx[c] : 0.f) + (r * dy[c] * w[c] - x[c] * k);
     }
 }
 
@@ -121,7 +122,7 @@ static void rms_bwd_weight(struct tensor dw, struct tensor dy, struct tensor x, 
 
 /* By blocks of tokens that fit in cache: first the rows are shared out, for dx and dz, then the columns, for dw. */
 void rmsnorm_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
-                     struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g)
+                     struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g, bool add)
 {
     int64_t T = x.dim[0], G = x.dim[1], C = x.dim[2], step = w.dim[0] == C ? 0 : C;
     int64_t block = (1 << 17) / (G * C) + 1;
@@ -134,7 +135,8 @@ void rmsnorm_bwd_cpu(struct dev *d, struct tensor dx, struct tensor dw, struct t
         for (int64_t t = from; t < to; t++)
             for (int64_t k = 0; k < G; k++)
                 rms_bwd_row(row2(dx, t, k), g == GATE_NONE ? NULL : row2(dz, t, k), row2(dy, t, k), row2(x, t, k),
-                            (float *)w.data + k * step, g == GATE_NONE ? NULL : row2(z, t, k), row(rstd, t)[k], C, g);
+                            (float *)w.data + k * step, g == GATE_NONE ? NULL : row2(z, t, k), row(rstd, t)[k], C, g,
+                            add);
         rms_bwd_weight(dw, dy, x, z, rstd, g, from, to,
                        part(w.dim[0], omp_get_thread_num(), omp_get_num_threads(), 16));
     }

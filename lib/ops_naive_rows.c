@@ -29,7 +29,7 @@ void rmsnorm_naive(struct dev *d, struct tensor y, struct tensor rstd, struct te
 /* dn = dy w (times silu(z) when AFTER); du = rstd (dn - n mean(dn n)); dw += sum of dy n (silu(z));
  * AFTER: dx = du, dz = dy w n silu'(z). BEFORE: dx = du silu(z), dz = du x silu'(z). */
 void rmsnorm_bwd_naive(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
-                       struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g)
+                       struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g, bool add)
 {
     int64_t G = x.dim[1], C = x.dim[2], n = w.dim[0];
     double *sum_w = mem_new((size_t)n, sizeof *sum_w);
@@ -52,7 +52,7 @@ void rmsnorm_bwd_naive(struct dev *d, struct tensor dx, struct tensor dw, struct
             double dn   = (double)gr[c] * wk[c] * (g == GATE_AFTER_NORM ? gate : 1);
             double du   = r * (dn - norm * dot / (double)C);
 
-            row2(dx, t, k)[c] = (float)(du * (g == GATE_BEFORE_NORM ? gate : 1));
+            row2(dx, t, k)[c] = (float)(du * (g == GATE_BEFORE_NORM ? gate : 1) + (add ? row2(dx, t, k)[c] : 0));
             if (g == GATE_AFTER_NORM)
                 row2(dz, t, k)[c] = (float)((double)gr[c] * wk[c] * norm * silu_slope(zr[c]));
             else if (g == GATE_BEFORE_NORM)

@@ -151,12 +151,12 @@ static void time_norms(void)
     rstd.ndim = 2, y.ndim = r.ndim = dr.ndim = io.ndim = iz.ndim = ie.ndim = ip.ndim = iq.ndim = 3;
     y.dim[1] = r.dim[1] = dr.dim[1] = 1, y.dim[2] = r.dim[2] = dr.dim[2] = D;
     OP("rmsnorm f32 to bf16", size_of(r) + size_of(y), cuda_rmsnorm(&d, y, rstd, r, w, none, GATE_NONE, 1e-5f));
-    OP("rmsnorm bwd f32, bf16", 2 * size_of(r) + size_of(y), cuda_rmsnorm_bwd(&d, dr, dw, none, y, r, w, none, rstd, GATE_NONE));
+    OP("rmsnorm bwd f32, bf16", 2 * size_of(r) + size_of(y), cuda_rmsnorm_bwd(&d, dr, dw, none, y, r, w, none, rstd, GATE_NONE, false));
     OP("rmsnorm bf16 768", 2 * size_of(y), cuda_rmsnorm(&d, y, rstd, y, w, none, GATE_NONE, 1e-5f));
     OP("rmsnorm gate after 16x48", 3 * size_of(o), cuda_rmsnorm(&d, p, rh, o, wv, z, GATE_AFTER_NORM, 1e-5f));
-    OP("rmsnorm bwd gate after 16x48", 5 * size_of(o), cuda_rmsnorm_bwd(&d, p, dwv, q, e, o, wv, z, rh, GATE_AFTER_NORM));
+    OP("rmsnorm bwd gate after 16x48", 5 * size_of(o), cuda_rmsnorm_bwd(&d, p, dwv, q, e, o, wv, z, rh, GATE_AFTER_NORM, false));
     OP("rmsnorm gate before 1536", 3 * size_of(io), cuda_rmsnorm(&d, ip, rstd, io, wi, iz, GATE_BEFORE_NORM, 1e-5f));
-    OP("rmsnorm bwd gate before 1536", 5 * size_of(io), cuda_rmsnorm_bwd(&d, ip, dwi, iq, ie, io, wi, iz, rstd, GATE_BEFORE_NORM));
+    OP("rmsnorm bwd gate before 1536", 5 * size_of(io), cuda_rmsnorm_bwd(&d, ip, dwi, iq, ie, io, wi, iz, rstd, GATE_BEFORE_NORM, false));
     OP("l2norm 16x48", 2 * size_of(o), cuda_l2norm(&d, p, rh, o));
     OP("l2norm bwd 16x48", 3 * size_of(o), cuda_l2norm_bwd(&d, p, e, o, rh));
     struct tensor rx = b16(T, 12, 64), ry = b16(T, 12, 64);

@@ -247,7 +247,7 @@ static void mamba2_backward(struct layer *l, const struct pass *p, struct tensor
     linear_backward(d, dn, dy, f->y, layer_param(l, OUT), false);
     op_rmsnorm_bwd(d, tensor_heads(tensor_flat(g.o), N), layer_param(l, NORM)->grad, tensor_heads(gate_of(dz, z), N),
                    tensor_heads(dn, N), tensor_heads(tensor_flat(f->o), N), layer_param(l, NORM)->value,
-                   tensor_heads(gate_of(f->zxbcdt, z), N), f->rstd, gate_order(l->cfg));
+                   tensor_heads(gate_of(f->zxbcdt, z), N), f->rstd, gate_order(l->cfg), false);
     op_mul_bwd(d, skip_of(l, tensor_cols(dxbc, 0, z.I), z), layer_param(l, D_SKIP)->grad,
                skip_of(l, tensor_flat(g.o), z), skip_of(l, tensor_cols(f->xbc, 0, z.I), z),
                layer_param(l, D_SKIP)->value, false);

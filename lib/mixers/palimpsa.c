@@ -261,7 +261,7 @@ static void output_backward(struct layer *l, const struct pass *p, struct tensor
         dg = arena_push(&d->temp, tensor_like(f->g));
     linear_backward(d, dn, dy, f->y, param_at(l, O), false);
     op_rmsnorm_bwd(d, dout, param_at(l, O_NORM)->grad, dg, tensor_heads(dn, f->v.dim[1]), f->o,
-                   param_at(l, O_NORM)->value, f->g, f->rstd, gate ? GATE_AFTER_NORM : GATE_NONE);
+                   param_at(l, O_NORM)->value, f->g, f->rstd, gate ? GATE_AFTER_NORM : GATE_NONE, false);
     op_mul_bwd(d, dv, param_at(l, D_SKIP)->grad, dout, f->v, param_at(l, D_SKIP)->value, false);
     if (gate)
         linear_backward(d, dx, tensor_flat(dg), x, param_at(l, G), false);
