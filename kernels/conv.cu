@@ -16,13 +16,14 @@ static int strip_of(const struct dev *d, int64_t T, int64_t across, int resident
     return (int)ceil_div(max64(ceil_div(T, strips), 8), AHEAD) * AHEAD;
 }
 
-struct filter { const float *w, *bias; int width; };     /* [C,width], [C] or NULL */
+struct filter { const float *w, *bias; int width; bool packs; };     /* [C,width], [C] or NULL; w in packs of four? */
 
 static struct filter filter_of(struct tensor w, struct tensor bias)
 {
     if (w.dim[1] > 16)
         BUG("convolution of width %d: at most 16", (int)w.dim[1]);
-    return (struct filter){ (const float *)w.data, (const float *)bias.data, (int)w.dim[1] };
+    return (struct filter){ (const float *)w.data, (const float *)bias.data, (int)w.dim[1],
+                            w.dim[1] == 4 && (uintptr_t)w.data % 16 == 0 };
 }
 
 /* weight[d] goes with the input d tokens back. */
@@ -30,8 +31,14 @@ template <int W, int N>
 __device__ inline void load_filter(float (&weight)[W][N], float (&bias)[N], const struct filter &f, int64_t c)
 {
     for (int i = 0; i < N; i++) {
+        float tap[4];
+        if (W == 4 && f.packs)
+            load_n<4>(tap, f.w + (c + i) * 4);
         for (int back = 0; back < W; back++)
-            weight[back][i] = back < f.width ? f.w[(c + i) * f.width + f.width - 1 - back] : 0.f;
+            if (W == 4 && f.packs)
+                weight[back][i] = tap[3 - back];
+            else
+                weight[back][i] = back < f.width ? f.w[(c + i) * f.width + f.width - 1 - back] : 0.f;
         bias[i] = f.bias ? f.bias[c + i] : 0.f;
     }
 }
