@@ -74,6 +74,21 @@ __device__ inline float inverse_norm(const float *u, int n)
     return 1.f / fmaxf(sqrtf(warp_sum(sum)), 1e-12f);
 }
 
+/* q and k, by the whole block, each over its length; inverse: where the lengths go. */
+template <typename X> __device__ inline void normalise(float (*u)[MOST], float *inverse, int K)
+{
+    const int tid = threadIdx.x;
+
+    if (tid < 64) {
+        const float f = inverse_norm(u[tid / 32], K);
+        if (tid % 32 == 0)
+            inverse[tid / 32] = f;
+    }
+    __syncthreads();
+    for (int j = tid; j < 2 * K; j += THREADS)
+        u[j / K][j % K] = rounded<X>(u[j / K][j % K] * inverse[j / K]);
+}
+
 /* What gains() needs first of its matrix. */
 template <typename X> __device__ inline void fetch_gains(float (&held)[8], const struct recall &r, int64_t h)
 {
@@ -220,14 +235,7 @@ __global__ void __launch_bounds__(THREADS, 1) recall_kernel(const __grid_constan
     if (META)
         gains<X>(b, first, r, t, h, gain * s);
     __syncthreads();
-    if (tid < 64) {
-        const float f = inverse_norm(u[tid / 32], K);
-        if (tid % 32 == 0)
-            inverse[tid / 32] = f;
-    }
-    __syncthreads();
-    for (int j = tid; j < 2 * K; j += THREADS)
-        u[j / K][j % K] = rounded<X>(u[j / K][j % K] * inverse[j / K]);
+    normalise<X>(u, inverse, K);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < (SMALL ? HELD / rows : MOST / rows); i++) {
