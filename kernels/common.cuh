@@ -2,6 +2,7 @@
 #ifndef COMMON_CUH
 #define COMMON_CUH
 #include "dev.h"
+#include "parts.h"
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
@@ -29,10 +30,6 @@ static inline cudaStream_t stream_of(const struct dev *d) { return cuda_of(d)->s
 void *cuda_part(const struct dev *d, size_t bytes);      /* the workspace, checked to be large enough */
 /* dst[i] += sum over p < parts of part[p*n + i], always in the same order */
 void  cuda_add_parts(const struct dev *d, float *dst, const float *part, int64_t n, int64_t parts);
-
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 
 __device__ inline float load(const float *p) { return *p; }
 __device__ inline float load(const bf16 *p)  { return __bfloat162float(*p); }

@@ -8,12 +8,10 @@
 
 enum { LANES = 32, WARPS = 4, AHEAD = 4 };      /* AHEAD: tokens that are fetched before their turn */
 
-/* Tokens of a strip such that one wave of blocks takes them all. */
-static int strip_of(const struct dev *d, int64_t T, int64_t across, int resident)
+/* Tokens of a strip such that so many blocks of WARPS strips take them all. */
+static int strip_of(int64_t T, int64_t blocks)
 {
-    const int64_t strips = max64(resident * cuda_of(d)->sms / across, 1) * WARPS;
-
-    return (int)ceil_div(max64(ceil_div(T, strips), 8), AHEAD) * AHEAD;
+    return (int)ceil_div(max64(ceil_div(T, blocks * WARPS), 8), AHEAD) * AHEAD;
 }
 
 struct filter { const float *w, *bias; int width; bool packs; };     /* [C,width], [C] or NULL; w in packs of four? */
@@ -171,7 +169,7 @@ static void conv_launch(struct dev *d, struct tensor y, struct tensor next, stru
     static int resident;
     if (!resident)
         CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, conv_kernel<W, N, X>, LANES * WARPS, 0));
-    const int strip = strip_of(d, s->tokens, ceil_div(C, LANES * N), resident);
+    const int strip = strip_of(s->tokens, max64(resident * cuda_of(d)->sms / ceil_div(C, LANES * N), 1));
     const dim3 grid((unsigned)ceil_div(C, LANES * N), (unsigned)ceil_div(s->tokens, strip * WARPS));
 
     if (s->tokens)
@@ -328,7 +326,7 @@ static void conv_bwd_launch(struct dev *d, struct tensor dx, struct tensor dw, s
     if (!resident)
         CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, conv_bwd_kernel<W, N, X>,
                                                            LANES * WARPS, 0));
-    const int strip = strip_of(d, s->tokens, across, resident);
+    const int strip = strip_of(s->tokens, parts_fit(resident * cuda_of(d)->sms / across, floats, cuda_of(d)->part_bytes));
     const int64_t parts = ceil_div(s->tokens, strip * WARPS);
     float *part = (float *)cuda_part(d, sizeof *part * (size_t)(floats * parts));
     float *part_bias = part + parts * C * f->width;

@@ -3,7 +3,7 @@
 #include "dev_cuda.h"
 #include "launch.cuh"
 
-enum { PART_BYTES = 64 << 20, BOUNCE = 1 << 20 };
+enum { BOUNCE = 1 << 20 };
 
 static __global__ void probe_kernel(void)
 {

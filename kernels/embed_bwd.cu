@@ -3,11 +3,10 @@
  * The sum is taken in the order of the tokens, so it is the same every time. Tokens are sorted by value without
  * changing their order: each chunk of the row ranks its tokens among those of the same value before them in the
  * chunk; counts of the chunks, added up, say where they go. Then a warp sums each value that came up to PIECE times;
- * more are cut into pieces of PIECE, for text and tasks have tokens that come very often. */
+ * more are cut into pieces of PIECE, for text and tasks have tokens that come very often. RANKS threads rank a chunk, of
+ * up to MOST_TURNS tokens each. */
 #include "launch.cuh"
 #include "sheet.cuh"
-
-enum { PIECE = 32, RANKS = 512, MOST_TURNS = 16 };      /* RANKS: threads that rank a chunk; tokens each, at most */
 
 struct groups {
     int32_t *first;                      /* [V+1] where a value's tokens begin in at[]; counts before that */
@@ -206,7 +205,7 @@ static void sum_groups(struct dev *d, const struct groups *g, struct tensor dw, 
 
     few_kernel<N, X><<<(unsigned)ceil_div(g->V, 8), dim3(32, 8), 0, stream_of(d)>>>(*g, dw, dy);
     CUDA(cudaGetLastError());
-    const dim3 pieces((unsigned)ceil_div(2 * g->T / PIECE + 1, 4), (unsigned)ceil_div(D, 32 * N));
+    const dim3 pieces((unsigned)ceil_div(embed_pieces(g->T), 4), (unsigned)ceil_div(D, 32 * N));
     piece_kernel<N, X><<<pieces, dim3(32, 4), 0, stream_of(d)>>>(*g, dy, D);
     CUDA(cudaGetLastError());
     if (most)
@@ -214,19 +213,16 @@ static void sum_groups(struct dev *d, const struct groups *g, struct tensor dw, 
     CUDA(cudaGetLastError());
 }
 
-/* Parts of the workspace, with chunks as short as it has room for. */
+/* Parts of the workspace. */
 static struct groups groups_of(const struct dev *d, int64_t T, int64_t V, int64_t D)
 {
-    const int64_t pieces = 2 * T / PIECE + 1, ints = V + 3 + 2 * T + 2 * (T / PIECE + 1) + pieces, floats = pieces * D;
     struct groups g = {};
 
     g.T = T, g.V = V;
-    for (g.chunk = RANKS; g.chunk < RANKS * MOST_TURNS; g.chunk *= 2)
-        if ((size_t)(ints + floats + ceil_div(T, g.chunk) * V + 8) * sizeof(int32_t) <= cuda_of(d)->part_bytes)
-            break;
-    int32_t *p = (int32_t *)cuda_part(d, sizeof *p * (size_t)(ints + floats + ceil_div(T, g.chunk) * V + 8));
+    g.chunk = embed_chunk(T, V, D, cuda_of(d)->part_bytes);
+    int32_t *p = (int32_t *)cuda_part(d, embed_bytes(T, V, D, g.chunk));
     g.part    = (float *)p;              /* first: packs want it aligned */
-    g.count   = p + ceil_div(floats, 4) * 4;
+    g.count   = p + ceil_div(embed_pieces(T) * D, 4) * 4;
     g.numbers = g.count + ceil_div(T, g.chunk) * V;
     g.first   = g.numbers + 2;
     g.rank    = g.first + V + 1;
@@ -237,7 +233,7 @@ static struct groups groups_of(const struct dev *d, int64_t T, int64_t V, int64_
     return g;
 }
 
-void cuda_embed_bwd(struct dev *d, struct tensor dw, struct tensor dy, const int32_t *token)
+static void add_tokens(struct dev *d, struct tensor dw, struct tensor dy, const int32_t *token)
 {
     const int64_t T = dy.dim[0], V = dw.dim[0];
     const struct groups g = groups_of(d, T, V, dw.dim[1]);
@@ -258,4 +254,12 @@ void cuda_embed_bwd(struct dev *d, struct tensor dw, struct tensor dy, const int
             sum_groups<4, X>(d, &g, dw, dy);
         else
             sum_groups<1, X>(d, &g, dw, dy));
+}
+
+void cuda_embed_bwd(struct dev *d, struct tensor dw, struct tensor dy, const int32_t *token)
+{
+    const int64_t T = dy.dim[0], each = embed_tokens(T, dw.dim[0], dw.dim[1], cuda_of(d)->part_bytes);
+
+    for (int64_t from = 0; from < T; from += each)
+        add_tokens(d, dw, tensor_rows(dy, from, min64(each, T - from)), token + from);
 }

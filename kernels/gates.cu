@@ -303,7 +303,8 @@ void cuda_decay_bwd(struct dev *d, struct tensor dx, struct tensor dbias, struct
 
     while (heads < 32 && heads < H)
         heads *= 2;
-    const int64_t parts = min64(ceil_div(x.dim[0], 256 / heads), 4 * cuda_of(d)->sms);
+    const int64_t most = min64(ceil_div(x.dim[0], 256 / heads), 4 * cuda_of(d)->sms);
+    const int64_t parts = parts_fit(most, 2 * H, cuda_of(d)->part_bytes);
     float *part = (float *)cuda_part(d, sizeof(float) * (size_t)(2 * parts * H));
 
     decay_bwd_kernel<<<dim3((unsigned)ceil_div(H, heads), (unsigned)parts), dim3(heads, 256 / heads), 0,

@@ -237,7 +237,8 @@ void cuda_rmsnorm_bwd(struct dev *d, struct tensor dx, struct tensor dw, struct 
         if (!resident)
             CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, rmsnorm_bwd_kernel<L, NV, N, X, Y>,
                                                                row_block<L>(), 0));
-        const unsigned grid = whole_rows(rows, groups, G, resident * cuda_of(d)->sms);
+        const int64_t want = parts_fit(resident * cuda_of(d)->sms, (apart ? groups : 1) * C, cuda_of(d)->part_bytes);
+        const unsigned grid = whole_rows(rows, groups, G, want);
         parts = apart ? grid * groups / G : grid;
         part  = (float *)cuda_part(d, sizeof(float) * (size_t)(parts * w.dim[0]));
         rmsnorm_bwd_kernel<L, NV, N, X, Y><<<grid, row_block<L>(), 0, stream_of(d)>>>(
