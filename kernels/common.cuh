@@ -12,6 +12,7 @@
 typedef __nv_bfloat16 bf16;
 struct blas;                             /* the matrix library and its cache: matmul.cu */
 struct graphs;                           /* work that was recorded: graph.cu */
+struct lanes;
 struct cuda {
     cudaStream_t stream;                 /* all work of the device, in order */
     struct blas *blas;
@@ -23,6 +24,7 @@ struct cuda {
     int          sms, shared;            /* multiprocessors; bytes of shared memory a block may have */
     bool         chains;                 /* a kernel may begin before the one before has ended: chain.cuh */
     char         name[256];
+    struct lanes *lanes;                 /* work side by side: lanes.cu */
 };
 static inline struct cuda *cuda_of(const struct dev *d) { return (struct cuda *)d->priv; }
 static inline cudaStream_t stream_of(const struct dev *d) { return cuda_of(d)->stream; }

@@ -40,6 +40,8 @@ void cuda_recall   (struct dev *d, const struct recall *r, const struct seqs *s)
 struct blas *blas_open(void);                            /* NULL, with the reason on stderr, when it cannot */
 void         blas_close(struct blas *b);
 
+void cuda_lane(struct dev *d, int lane);
+void lanes_close(struct lanes *l);                       /* may be NULL */
 /* What cuda_record needs. */
 struct graphs *graphs_open(void);
 void           graphs_forget(struct graphs *g);          /* all recordings */

@@ -19,7 +19,7 @@ struct ops {
     void  (*release) (struct dev *d, void *p);
     void  (*put)     (struct dev *d, void *dev, const void *host, size_t bytes);
     void  (*get)     (struct dev *d, void *host, const void *dev, size_t bytes);    /* waits for the device */
-    void  (*sync)    (struct dev *d);
+    void  (*sync)    (struct dev *d), (*lane)(struct dev *d, int lane);             /* lane: op.h tells; may be absent */
     bool  (*record)  (struct dev *d, const void *key, size_t bytes);                /* op.h tells; may be absent */
     void  (*recorded)(struct dev *d, uint64_t trace);
     void  (*fill)    (struct dev *d, struct tensor y, float value);

@@ -1,6 +1,7 @@
 /* scan.c - the door of the recurrences: shapes and types are checked here once, so that the
  * implementations may trust what they are given. */
 #include "scan.h"
+#include "op.h"
 
 #define X(file) extern const struct scan scan_##file;
 #include "scans.inc"
@@ -202,23 +203,44 @@ static struct scan_io part_of(const struct scan_io *x, int64_t from, int64_t n, 
     return y;
 }
 
-/* Every sequence as a row of its own. A plan knows no lengths: there, one of each number of tiles. */
-static void run_each(struct dev *d, const struct scan_impl *impl, const struct seqs *s, const struct scan_io *x)
+/* A plan knows no lengths: there, two of each number of tiles. */
+static void plan_each(struct dev *d, const struct scan_impl *impl, const struct seqs *s, const struct scan_io *x)
 {
-    for (int i = 0; s->start && i < s->n; i++) {
-        int32_t start[2];
-        struct seqs one = seqs_alone(s, i, start);
-        struct scan_io y = part_of(x, s->start[i], one.tokens, i);
+    size_t mark = arena_mark(&d->temp);
 
-        if (one.tokens || x->next[0].data != x->state[0].data)
-            run_forward(d, impl, &one, &y);
-    }
-    for (int64_t n = s->tokens; !s->start && n > 0; n -= SEQ_TILE) {
+    for (int64_t n = s->tokens; n > 0; n -= SEQ_TILE) {
         struct seqs one = { .tokens = n, .n = 1, .longest = n };
         struct scan_io y = part_of(x, 0, n, 0);
 
-        run_forward(d, impl, &one, &y);
+        scratch_push(d, impl, &one, &y, false);
+        scratch_push(d, impl, &one, &y, false);
+        arena_pop(&d->temp, mark);
     }
+}
+
+/* Every sequence as a row of its own; as many at a time as there is scratch for. */
+static void run_each(struct dev *d, const struct scan_impl *impl, const struct seqs *s, const struct scan_io *x)
+{
+    size_t mark = arena_mark(&d->temp);
+    int lane = 0;
+
+    for (int i = 0; i < s->n; i++) {
+        int32_t start[2];
+        struct seqs one = seqs_alone(s, i, start);
+        struct scan_io y = part_of(x, s->start[i], one.tokens, i);
+        int64_t bytes = impl->scratch ? impl->scratch(d, &one, &y, false) : 0;
+
+        if (!one.tokens && x->next[0].data == x->state[0].data)
+            continue;
+        if (bytes + 2 * ARENA_ALIGN > (int64_t)(d->temp.size - d->temp.used)) {
+            op_lane(d, -1);
+            arena_pop(&d->temp, mark);
+        }
+        op_lane(d, lane++ % LANES_MOST);
+        impl->forward(d, &one, &y, scratch_push(d, impl, &one, &y, false));
+    }
+    op_lane(d, -1);
+    arena_pop(&d->temp, mark);
 }
 
 void scan_forward(struct dev *d, const struct scan *f, const struct seqs *s, struct scan_io *x,
@@ -233,7 +255,7 @@ void scan_forward(struct dev *d, const struct scan *f, const struct seqs *s, str
         x->saved[i] = keep && saved[i].ndim ? arena_push(keep, saved[i]) : (struct tensor){ 0 };
     REQUIRE(!d->alone || !keep);
     if (d->alone && s->n > 1)
-        run_each(d, impl, s, x);
+        (d->dry ? plan_each : run_each)(d, impl, s, x);
     else
         run_forward(d, impl, s, x);
 }

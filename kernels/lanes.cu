@@ -1,0 +1,68 @@
+/* lanes.cu - pieces of work that need not wait for each other, each on a stream of its own. */
+#include "common.cuh"
+#include "launch.cuh"
+#include "op.h"
+
+struct lanes {
+    cudaStream_t stream[LANES_MOST], trunk;      /* trunk: the device's own, while lanes are open; else NULL */
+    cudaEvent_t  forked, ended[LANES_MOST];
+    bool         used[LANES_MOST];
+};
+
+void lanes_close(struct lanes *l)
+{
+    if (!l)
+        return;
+    for (int i = 0; i < LANES_MOST; i++) {
+        cudaStreamDestroy(l->stream[i]);
+        cudaEventDestroy(l->ended[i]);
+    }
+    cudaEventDestroy(l->forked);
+    free(l);
+}
+
+static struct lanes *lanes_open(void)
+{
+    struct lanes *l = (struct lanes *)mem_new(1, sizeof *l);
+
+    for (int i = 0; i < LANES_MOST; i++) {
+        CUDA(cudaStreamCreateWithFlags(&l->stream[i], cudaStreamNonBlocking));
+        CUDA(cudaEventCreateWithFlags(&l->ended[i], cudaEventDisableTiming));
+    }
+    CUDA(cudaEventCreateWithFlags(&l->forked, cudaEventDisableTiming));
+    return l;
+}
+
+static void join(struct cuda *c, struct lanes *l)
+{
+    c->stream = l->trunk;
+    l->trunk = NULL;
+    for (int i = 0; i < LANES_MOST; i++)
+        if (l->used[i]) {
+            CUDA(cudaEventRecord(l->ended[i], l->stream[i]));
+            CUDA(cudaStreamWaitEvent(c->stream, l->ended[i], 0));
+            l->used[i] = false;
+        }
+}
+
+void cuda_lane(struct dev *d, int lane)
+{
+    struct cuda *c = cuda_of(d);
+
+    if (lane < 0) {
+        if (c->lanes && c->lanes->trunk)
+            join(c, c->lanes);
+        return;
+    }
+    if (!c->lanes)
+        c->lanes = lanes_open();
+    struct lanes *l = c->lanes;
+    if (!l->trunk) {
+        l->trunk = c->stream;
+        CUDA(cudaEventRecord(l->forked, l->trunk));
+    }
+    if (!l->used[lane])
+        CUDA(cudaStreamWaitEvent(l->stream[lane], l->forked, 0));
+    l->used[lane] = true;
+    c->stream = l->stream[lane];
+}
