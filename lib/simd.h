@@ -12,9 +12,10 @@ enum { LANES = 4 };
 #endif
 typedef float lanes __attribute__((vector_size(LANES * sizeof(float)), may_alias));
 typedef float quad __attribute__((vector_size(16), may_alias));
-/* Lanes in memory that is not aligned to a vector. */
+/* In memory that is not aligned to a vector. */
 typedef float lanes_loose
     __attribute__((vector_size(LANES * sizeof(float)), may_alias, aligned(sizeof(float))));
+typedef float quad_loose __attribute__((vector_size(16), may_alias, aligned(sizeof(float))));
 
 /* The first `left` floats, at most a vector; the rest of the vector is zero, or not stored. */
 static inline lanes lanes_load(const float *from, int64_t left)

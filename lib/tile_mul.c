@@ -1,10 +1,10 @@
-/* tile_mul.c - a block of 4 rows by 4 vectors of C stays in registers while A and B pass by. */
+/* tile_mul.c - a block of 6 rows by 4 vectors of C stays in registers while A and B pass by. */
 #include "tile_mul.h"
 
 #if defined(__AVX512F__)
-enum { ROWS = 4, COLS = 4 };
+enum { ROWS = 6, COLS = 4 };
 #else
-enum { ROWS = 4, COLS = 2 };             /* half as many registers */
+enum { ROWS = 6, COLS = 2 };             /* half as many registers */
 #endif
 
 static inline __attribute__((always_inline)) void block(float *c, int64_t c_row, struct tile_a a,
@@ -15,7 +15,7 @@ static inline __attribute__((always_inline)) void block(float *c, int64_t c_row,
 
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
-            sum[i][j] = add ? ((const lanes *)(c + i * c_row))[j] : (lanes){ 0 };
+            sum[i][j] = add ? ((const lanes_loose *)(c + i * c_row))[j] : (lanes){ 0 };
     for (int64_t l = 0; l < inner; l++) {
         const lanes *from = (const lanes *)(b + l * b_row);
         for (int i = 0; i < rows; i++)
@@ -24,7 +24,7 @@ static inline __attribute__((always_inline)) void block(float *c, int64_t c_row,
     }
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
-            ((lanes *)(c + i * c_row))[j] = sum[i][j];
+            ((lanes_loose *)(c + i * c_row))[j] = sum[i][j];
 }
 
 static inline __attribute__((always_inline)) void columns(float *c, int64_t c_row, struct tile_a a,
@@ -64,11 +64,11 @@ void tile_mul(float *c, int64_t c_row, struct tile_a a, const float *b, int64_t 
 void tile_transpose(float *to, int64_t to_row, const float *from, int64_t from_row, int64_t rows,
                     int64_t cols)
 {
-    for (int64_t i = 0; i < rows; i += 4)
-        for (int64_t j = 0; j < cols; j += 4) {
+    for (int64_t j = 0; j < cols; j += 4)                /* rows of to fill up while cached */
+        for (int64_t i = 0; i < rows; i += 4) {
             quad r[4], half[4];
             for (int x = 0; x < 4; x++)
-                r[x] = *(const quad *)(from + (i + x) * from_row + j);
+                r[x] = *(const quad_loose *)(from + (i + x) * from_row + j);
             for (int x = 0; x < 2; x++) {
                 half[x]     = __builtin_shufflevector(r[2 * x], r[2 * x + 1], 0, 4, 1, 5);
                 half[x + 2] = __builtin_shufflevector(r[2 * x], r[2 * x + 1], 2, 6, 3, 7);

@@ -5,7 +5,7 @@
 #include "tile_rows.h"
 #include "tile_mul.h"
 
-enum { WIDE = 64, DEEP = 256, ROWS = 64 };       /* columns and k of a block of w; rows of y that wait in the cache */
+enum { WIDE = 64, DEEP = 256, ROWS = 60 };       /* columns and k of a block of w; rows at a time */
 
 struct room {                                    /* on the stack of each thread: 144 KB */
     _Alignas(64) float w[DEEP * WIDE];
@@ -18,6 +18,10 @@ static void fetch(struct room *m, struct tensor w, int64_t n0, int64_t N, int64_
 {
     const float *from = (const float *)w.data + n0 * w.row + k0;
 
+    if (N == WIDE && K % 4 == 0) {
+        tile_transpose(m->w, WIDE, from, w.row, WIDE, K);
+        return;
+    }
     memset(m->flat, 0, sizeof m->flat);
     for (int64_t n = 0; n < N; n++)
         memcpy(m->flat + n * DEEP, from + n * w.row, (size_t)K * sizeof *from);
@@ -34,6 +38,7 @@ static void take(struct room *m, struct tensor y, int64_t t, int64_t rows, int64
     }
 }
 
+/* The last columns of y may be no whole vectors: their block is made in the cache. */
 static void unit(struct tensor y, struct tensor x, struct tensor w, bool add, int64_t n0, int64_t from, int64_t to)
 {
     struct room room, *m = &room;
@@ -49,6 +54,10 @@ static void unit(struct tensor y, struct tensor x, struct tensor w, bool add, in
             int64_t rows = to - t < ROWS ? to - t : ROWS;
             struct tile_a a = { (const float *)x.data + t * x.row + k, x.row, 1 };
 
+            if (N == n) {
+                tile_mul((float *)y.data + t * y.row + n0, y.row, a, m->w, WIDE, rows, n, K, more);
+                continue;
+            }
             if (more)
                 take(m, y, t, rows, n0, N, false);
             tile_mul(m->y, WIDE, a, m->w, WIDE, rows, n, K, more);
@@ -61,7 +70,7 @@ void tile_rows_mul(int threads, struct tensor y, struct tensor x, struct tensor 
 {
     int64_t T = x.dim[0], across = (w.dim[0] + WIDE - 1) / WIDE, down = 1;
 
-    while (across * down < 2 * threads && T / (down + 1) >= ROWS)
+    while (across * down < 8 * threads && T / (down + 1) >= 4 * ROWS)
         down++;
 #pragma omp parallel for schedule(dynamic) num_threads(T * w.dim[0] * x.dim[1] < 1 << 18 ? 1 : threads)
     for (int64_t i = 0; i < across * down; i++)
