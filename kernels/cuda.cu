@@ -205,6 +205,7 @@ static void cuda_sync(struct dev *d)
 
 void *cuda_part(const struct dev *d, size_t bytes)
 {
+    REQUIRE(!lanes_run(cuda_of(d)->lanes));      /* there is one, for work in order */
     if (bytes > cuda_of(d)->part_bytes)
         BUG("a reduction needs %zu bytes of workspace, there are %zu", bytes, cuda_of(d)->part_bytes);
     return cuda_of(d)->part;

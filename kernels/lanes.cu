@@ -1,4 +1,8 @@
-/* lanes.cu - pieces of work that need not wait for each other, each on a stream of its own. */
+/* lanes.cu - pieces of work that need not wait for each other, each on a stream of its own.
+ *
+ * The first lane marks where the device's stream, the trunk, is; each lane waits for that once; in the end the trunk
+ * waits for every lane that was used. Between them the device's stream is the lane's, so that verbs know nothing of it.
+ * All events are the device's: nothing here waits on the host. */
 #include "common.cuh"
 #include "launch.cuh"
 #include "op.h"
@@ -33,6 +37,11 @@ static struct lanes *lanes_open(void)
     return l;
 }
 
+bool lanes_run(const struct lanes *l)
+{
+    return l && l->trunk;
+}
+
 static void join(struct cuda *c, struct lanes *l)
 {
     c->stream = l->trunk;
@@ -50,7 +59,7 @@ void cuda_lane(struct dev *d, int lane)
     struct cuda *c = cuda_of(d);
 
     if (lane < 0) {
-        if (c->lanes && c->lanes->trunk)
+        if (lanes_run(c->lanes))
             join(c, c->lanes);
         return;
     }

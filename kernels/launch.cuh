@@ -41,7 +41,9 @@ struct blas *blas_open(void);                            /* NULL, with the reaso
 void         blas_close(struct blas *b);
 
 void cuda_lane(struct dev *d, int lane);
+bool lanes_run(const struct lanes *l);                   /* does what follows belong to a lane? l may be NULL */
 void lanes_close(struct lanes *l);                       /* may be NULL */
+
 /* What cuda_record needs. */
 struct graphs *graphs_open(void);
 void           graphs_forget(struct graphs *g);          /* all recordings */

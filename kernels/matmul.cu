@@ -146,6 +146,7 @@ void cuda_matmul(struct dev *d, struct tensor c, struct tensor a, struct tensor 
     const float alpha = 1.f, beta = flags & MM_ADD ? 1.f : 0.f;
     struct shape s;
 
+    REQUIRE(!lanes_run(cuda_of(d)->lanes));      /* the library's workspace is one */
     if (!alone && (flags & (MM_TA | MM_TB)) == MM_TB && products_few(c.dim[0], a.dim[1])) {
         struct products p = {};
         p.n = 1, p.x = a, p.w[0] = b, p.y[0] = c, p.add = flags & MM_ADD;

@@ -17,9 +17,9 @@ void op_release (struct dev *d, void *p);
 void op_put     (struct dev *d, void *dev, const void *host, size_t bytes);
 void op_get     (struct dev *d, void *host, const void *dev, size_t bytes);     /* zeros from a dry device */
 void op_sync    (struct dev *d);
-/* What follows belongs to a lane from 0 to LANES_MOST - 1: lanes may run side by side. -1: what follows waits for all. */
+/* Scans may run side by side in lanes below LANES_MOST; what follows lane -1 waits for all. False: all is in order. */
 enum { LANES_MOST = 16 };
-void op_lane    (struct dev *d, int lane);
+bool op_lane    (struct dev *d, int lane);
 
 /* Work that comes again with the same shapes and addresses costs one launch instead of many:
  *     op_record(d, &key, sizeof key);  ... verbs, and whatever they keep on the host ...  op_recorded(d);

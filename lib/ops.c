@@ -108,11 +108,12 @@ void op_sync(struct dev *d)
         (d->ops->sync ? d->ops->sync : ops_naive.sync)(d);
 }
 
-void op_lane(struct dev *d, int lane)
+bool op_lane(struct dev *d, int lane)
 {
     REQUIRE(lane >= -1 && lane < LANES_MOST);
     if (!d->dry && d->ops->lane)
         d->ops->lane(d, lane);
+    return d->ops->lane;
 }
 
 void op_record(struct dev *d, const void *key, size_t bytes)

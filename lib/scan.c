@@ -218,10 +218,12 @@ static void plan_each(struct dev *d, const struct scan_impl *impl, const struct 
     }
 }
 
-/* Every sequence as a row of its own; as many at a time as there is scratch for. */
+/* Every sequence as a row of its own; as many at a time as there is scratch for, none of it given back before all end.
+ * In order they all use the same. */
 static void run_each(struct dev *d, const struct scan_impl *impl, const struct seqs *s, const struct scan_io *x)
 {
     size_t mark = arena_mark(&d->temp);
+    bool aside = op_lane(d, -1);
     int lane = 0;
 
     for (int i = 0; i < s->n; i++) {
@@ -232,7 +234,7 @@ static void run_each(struct dev *d, const struct scan_impl *impl, const struct s
 
         if (!one.tokens && x->next[0].data == x->state[0].data)
             continue;
-        if (bytes + 2 * ARENA_ALIGN > (int64_t)(d->temp.size - d->temp.used)) {
+        if (!aside || bytes + 2 * ARENA_ALIGN > (int64_t)(d->temp.size - d->temp.used)) {
             op_lane(d, -1);
             arena_pop(&d->temp, mark);
         }
