@@ -6,6 +6,7 @@ enum { ROWS = 6, COLS = 4 };
 #else
 enum { ROWS = 6, COLS = 2 };             /* half as many registers */
 #endif
+enum { SOME = 4 };                       /* rows of the last blocks but for single ones */
 
 static inline __attribute__((always_inline)) void block(float *c, int64_t c_row, struct tile_a a,
                             const float *b, int64_t b_row, int64_t inner, bool add, const int rows,
@@ -35,6 +36,11 @@ static inline __attribute__((always_inline)) void columns(float *c, int64_t c_ro
         block(c, c_row, a, b, b_row, inner, add, ROWS, cols);
         c += ROWS * c_row;
         a.at += ROWS * a.row;
+    }
+    for (; m >= SOME; m -= SOME) {
+        block(c, c_row, a, b, b_row, inner, add, SOME, cols);
+        c += SOME * c_row;
+        a.at += SOME * a.row;
     }
     for (; m > 0; m--) {
         block(c, c_row, a, b, b_row, inner, add, 1, cols);

@@ -1,11 +1,11 @@
-/* tile_rows.c - see tile_rows.h: blocks of w are transposed into a core's cache, then all rows of x pass by.
+/* tile_rows.c - see tile_rows.h: blocks of w are transposed into a core's cache, then rows of x pass by.
  *
- * A unit of work is WIDE columns of y at some of its rows; sums go on from one piece of k to the next in F32, which
- * rounds no more than a register does. */
+ * A unit of work is WIDE columns of y at some of its rows, few enough for their x to be near when the next columns come.
+ * Sums go on from one piece of k to the next in F32, which rounds no more than a register does. */
 #include "tile_rows.h"
 #include "tile_mul.h"
 
-enum { WIDE = 64, DEEP = 256, ROWS = 60 };       /* columns and k of a block of w; rows at a time */
+enum { WIDE = 64, DEEP = 256, ROWS = 60, MOST = 480 };   /* columns and k of a block of w; rows at a time, of a unit */
 
 struct room {                                    /* on the stack of each thread: 144 KB */
     _Alignas(64) float w[DEEP * WIDE];
@@ -68,11 +68,11 @@ static void unit(struct tensor y, struct tensor x, struct tensor w, bool add, in
 
 void tile_rows_mul(int threads, struct tensor y, struct tensor x, struct tensor w, bool add)
 {
-    int64_t T = x.dim[0], across = (w.dim[0] + WIDE - 1) / WIDE, down = 1;
+    int64_t T = x.dim[0], across = (w.dim[0] + WIDE - 1) / WIDE, down = (T + MOST - 1) / MOST;
 
     while (across * down < 8 * threads && T / (down + 1) >= 4 * ROWS)
         down++;
 #pragma omp parallel for schedule(dynamic) num_threads(T * w.dim[0] * x.dim[1] < 1 << 18 ? 1 : threads)
     for (int64_t i = 0; i < across * down; i++)
-        unit(y, x, w, add, i / down * WIDE, T * (i % down) / down, T * (i % down + 1) / down);
+        unit(y, x, w, add, i % across * WIDE, T * (i / across) / down, T * (i / across + 1) / down);
 }
