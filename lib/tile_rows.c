@@ -1,7 +1,7 @@
 /* tile_rows.c - see tile_rows.h: blocks of w are transposed into a core's cache, then rows of x pass by.
  *
- * A unit of work is WIDE columns of y at some of its rows, few enough for their x to be near when the next columns come.
- * Sums go on from one piece of k to the next in F32, which rounds no more than a register does. */
+ * A unit of work is WIDE columns of y at some of its rows, few enough for their x to be near when the next
+ * columns come. Sums go on from one piece of k to the next in F32, which rounds no more than a register does. */
 #include "tile_rows.h"
 #include "tile_mul.h"
 
