@@ -223,17 +223,17 @@ static void head_pass(struct model *m, struct tensor loss, struct tensor g, stru
         dn = arena_push(&d->temp, tensor_like(normed));
     head_slices(m, loss, dn, normed, u->target, scale);
     if (g.ndim) {
+        int64_t n = in.dim[0];
+        struct tensor table = { 0 }, dx = g;
         if (u->rows.ndim) {                      /* the gradients are a table, with a row of zeros for the others */
-            int64_t n = in.dim[0];
-            struct tensor table = arena_push(&d->temp, SHAPE(F32, n + 1, in.dim[1])), dx = tensor_rows(table, 0, n);
+            table = arena_push(&d->temp, SHAPE(F32, n + 1, in.dim[1]));
+            dx = tensor_rows(table, 0, n);
             op_fill(d, tensor_rows(table, n, 1), 0);
-            op_rmsnorm_bwd(d, dx, norm->grad, (struct tensor){ 0 }, dn, in, norm->value, (struct tensor){ 0 }, rstd,
-                           GATE_NONE, false);
-            op_embed(d, g, table, u->place.data);
-        } else {
-            op_rmsnorm_bwd(d, g, norm->grad, (struct tensor){ 0 }, dn, in, norm->value, (struct tensor){ 0 }, rstd,
-                           GATE_NONE, false);
         }
+        op_rmsnorm_bwd(d, dx, norm->grad, (struct tensor){ 0 }, dn, in, norm->value, (struct tensor){ 0 }, rstd,
+                       GATE_NONE, false);
+        if (table.ndim)
+            op_embed(d, g, table, u->place.data);
     }
     arena_pop(&d->temp, mark);
 }
