@@ -157,6 +157,15 @@ int64_t mqar_mix_longest(const struct mqar_mix *m)
     return longest;
 }
 
+double mqar_mix_mean(const struct mqar_mix *m)
+{
+    double mean = 0;
+
+    for (int i = 0; i < m->n; i++)
+        mean += (double)m->at[i].length / m->n;
+    return mean;
+}
+
 bool mqar_mix_text(const struct mqar_mix *m, char *out, size_t size)
 {
     size_t n = 0;

@@ -38,6 +38,7 @@ struct mqar_mix { struct mqar at[MQAR_MIX]; int n; };
 /* One mix after another, by commas: "512:128,64:8+128:16". The caller frees *out. Returns how many, or -1. */
 int  mqar_mixes(struct mqar_mix **out, const char *text, int64_t vocab, bool random, const char *name);
 int64_t mqar_mix_longest(const struct mqar_mix *m);
+double mqar_mix_mean(const struct mqar_mix *m);         /* length */
 /* The mix as it is written above. */
 bool mqar_mix_text(const struct mqar_mix *m, char *out, size_t size);
 EXTERN_C_END

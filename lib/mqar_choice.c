@@ -59,7 +59,7 @@ int mqar_best_rate(const struct mqar_grid *g, int mix, int model, struct mqar_sp
             most = s.whole;
         }
     }
-    if (best >= 0)
+    if (best >= 0 && out)
         *out = mqar_spread_of(g, mix, best, model, (int)g->o->seeds);
     return best;
 }
@@ -75,13 +75,18 @@ bool mqar_chosen(const struct mqar_grid *g, int mix, int model)
 
 enum mqar_want mqar_wanted(const struct mqar_grid *g, const struct mqar_cell *c)
 {
-    struct mqar_spread s;
-
     if (c->seed < mqar_choosing(g))
         return MQAR_WANTED;
     if (!mqar_chosen(g, c->mix, c->model))
         return MQAR_PERHAPS;
-    return c->rate == mqar_best_rate(g, c->mix, c->model, &s) ? MQAR_WANTED : MQAR_NEVER;
+    return c->rate == mqar_best_rate(g, c->mix, c->model, NULL) ? MQAR_WANTED : MQAR_NEVER;
+}
+
+bool mqar_counts(const struct mqar_grid *g, const struct mqar_cell *c)
+{
+    enum mqar_want want = mqar_wanted(g, c);
+
+    return want == MQAR_WANTED || (want == MQAR_PERHAPS && !c->rate);
 }
 
 void mqar_count(const struct mqar_grid *g, int *all, int *over)
@@ -89,8 +94,7 @@ void mqar_count(const struct mqar_grid *g, int *all, int *over)
     *all = *over = 0;
     for (int i = 0; i < g->n; i++) {
         const struct mqar_cell *c = &g->cell[i];
-        enum mqar_want want = mqar_wanted(g, c);
-        *all += want == MQAR_WANTED || (want == MQAR_PERHAPS && !c->rate);      /* one of the rates will be it */
-        *over += want == MQAR_WANTED && mqar_is_over(c);
+        *all += mqar_counts(g, c);
+        *over += mqar_wanted(g, c) == MQAR_WANTED && mqar_is_over(c);
     }
 }

@@ -34,11 +34,7 @@ struct queue {
 
 static double work(const struct mqar_grid *g, const struct mqar_cell *c)
 {
-    double length = 0;
-
-    for (int k = 0; k < c->job.mix.n; k++)
-        length += (double)c->job.mix.at[k].length / c->job.mix.n;
-    return length * (double)(g->o->train * g->o->epochs);
+    return mqar_mix_mean(&c->job.mix) * (double)(g->o->train * g->o->epochs);
 }
 
 /* Of it what is left to do. */
@@ -177,11 +173,8 @@ static double left_of_all(const struct queue *q)
 
     for (int i = 0; i < q->o.jobs; i++)
         done += q->pid[i] ? done_by(q, i) : 0;
-    for (int i = 0; i < g->n; i++) {
-        enum mqar_want want = mqar_wanted(g, &g->cell[i]);
-        if (want == MQAR_WANTED || (want == MQAR_PERHAPS && !g->cell[i].rate))
-            all += left(g, &g->cell[i]);
-    }
+    for (int i = 0; i < g->n; i++)
+        all += mqar_counts(g, &g->cell[i]) ? left(g, &g->cell[i]) : 0;
     return done > 0 ? (time_now() - q->began) * all / done : 0;
 }
 
@@ -208,14 +201,13 @@ static void show(const struct queue *q, const struct mqar_cell *c)
 static void show_choice(const struct queue *q, const struct mqar_cell *c)
 {
     const struct mqar_grid *g = q->g;
-    struct mqar_spread s;
     char mix[256];
 
     if (mqar_choosing(g) == g->o->seeds || c->seed >= mqar_choosing(g) || !mqar_chosen(g, c->mix, c->model))
         return;
     mqar_mix_text(&c->job.mix, mix, sizeof mix);
     say("%s %s: lr %g is the best of %d and gets the other seeds", c->job.model, mix,
-        g->rate[mqar_best_rate(g, c->mix, c->model, &s)], g->rates);
+        g->rate[mqar_best_rate(g, c->mix, c->model, NULL)], g->rates);
 }
 
 /* All that the children have said; waits so many milliseconds for the first word. */
@@ -380,7 +372,6 @@ static int survey(struct queue *q, int *all, int *over)
 
 static int run_queue(struct queue *q)
 {
-    struct mqar_grid *g = q->g;
     int status, all, over, waiting = survey(q, &all, &over);
 
     if (waiting <= 0)
@@ -390,11 +381,6 @@ static int run_queue(struct queue *q)
     decide_jobs(q, waiting);
     say("%d runs, %d finished before; %d at a time on %s%s, %d thread%s each", all, over, q->o.jobs,
         q->device[0], q->devices > 1 ? " and others" : "", q->o.threads, q->o.threads == 1 ? "" : "s");
-    for (int i = 0; i < g->mixes; i++)
-        if (g->mix[i].n == 1) {
-            say("a model that is trained on one length may fail at others; A:B+C:D trains on a mix");
-            break;
-        }
     if (pipe(q->pipe))
         return fail("no pipe: %s", strerror(errno));
     train_watch_signals();

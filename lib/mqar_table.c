@@ -30,11 +30,8 @@ static bool listed(const struct mqar_grid *g, const struct mqar_cell *c)
 static double tokens_per_second(const struct mqar_grid *g, const struct mqar_cell *c)
 {
     int64_t batch = g->o->batch_tokens / mqar_mix_longest(&c->job.mix);
-    double length = 0;
 
-    for (int k = 0; k < c->job.mix.n; k++)
-        length += (double)c->job.mix.at[k].length / c->job.mix.n;
-    return (double)(c->told.epoch * (g->o->train / batch) * batch) * length / (c->told.seconds + 1e-9);
+    return (double)(c->told.epoch * (g->o->train / batch) * batch) * mqar_mix_mean(&c->job.mix) / (c->told.seconds + 1e-9);
 }
 
 /* One row of the table of all runs. */
@@ -225,8 +222,7 @@ static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
     mqar_mix_text(&g->mix[mix], text, sizeof text);
     snprintf(title, sizeof title, "recall during training on %s", text);
     for (int m = 0; m < g->models && !status; m++) {
-        struct mqar_spread s = { 0 };
-        int r = mqar_best_rate(g, mix, m, &s);
+        int r = mqar_best_rate(g, mix, m, NULL);
         const struct mqar_cell *run = first_over(g, mix, r, m);
         if (!run || !mqar_cell_path(g, run, "", dir, sizeof dir))
             continue;
