@@ -201,34 +201,27 @@ static int draw_accuracy(const struct mqar_grid *g, const char *path)
     return status;
 }
 
-/* The first finished seed of a model at a rate; NULL when it was over before its first epoch. */
-static const struct mqar_cell *first_over(const struct mqar_grid *g, int mix, int rate, int model)
-{
-    for (int i = 0; i < g->n; i++) {
-        const struct mqar_cell *c = &g->cell[i];
-        if (c->mix == mix && c->rate == rate && c->model == model && mqar_is_over(c))
-            return c->told.epoch ? c : NULL;
-    }
-    return NULL;
-}
-
-/* Accuracy by epoch on one mix, every model at its best rate with the first seed that is finished. */
+/* Accuracy by epoch on one mix: every model at its best rate, a curve for each seed that is finished. */
 static int draw_epochs(const struct mqar_grid *g, int mix, const char *path)
 {
-    struct curve *c = mem_new((size_t)g->models, sizeof *c);
+    struct curve *c = mem_new((size_t)g->n, sizeof *c);
     char dir[4096], title[300], text[256];
     int n = 0, status = 0;
 
     mqar_mix_text(&g->mix[mix], text, sizeof text);
     snprintf(title, sizeof title, "recall during training on %s", text);
-    for (int m = 0; m < g->models && !status; m++) {
-        int r = mqar_best_rate(g, mix, m, NULL);
-        const struct mqar_cell *run = first_over(g, mix, r, m);
-        if (!run || !mqar_cell_path(g, run, "", dir, sizeof dir))
-            continue;
-        status = curve_read(&c[n], dir, "epoch", "accuracy");
-        str_format(c[n].label, sizeof c[n].label, "%.100s, lr %g", g->model[m], g->rate[r]);
-        n += !status;
+    for (int m = 0; m < g->models; m++) {
+        int r = mqar_best_rate(g, mix, m, NULL), first = n;
+        for (int i = 0; i < g->n && !status; i++) {
+            const struct mqar_cell *run = &g->cell[i];
+            if (run->mix != mix || run->rate != r || run->model != m || !mqar_is_over(run) || !run->told.epoch ||
+                !mqar_cell_path(g, run, "", dir, sizeof dir))
+                continue;
+            status = curve_read(&c[n], dir, "epoch", "accuracy");
+            str_format(c[n].label, sizeof c[n].label, "%.100s, lr %g", g->model[m], g->rate[r]);
+            c[n].again = n > first;
+            n += !status;
+        }
     }
     if (n && !status)
         status = figure_write(&(struct figure){ .frame = { title, "epoch", "accuracy", 720, 480 },

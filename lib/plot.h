@@ -19,6 +19,7 @@ struct curve {
     char          label[128];
     struct point *train, *val;      /* val: the lines with val_loss, only when y is loss */
     int64_t       ntrain, nval;
+    bool          again;            /* the curve before once more, from another seed: its colour, thin, unnamed */
 };
 struct frame {
     const char *title, *xlabel, *ylabel;      /* title may be NULL */

@@ -6,6 +6,16 @@ static const char *const color[] = {
     "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442"
 };
 
+/* Colours go by curves that are not drawn again. */
+static const char *color_of(const struct figure *f, int i)
+{
+    size_t n = 0;
+
+    for (; i > 0; i--)
+        n += !f->curve[i].again;
+    return color[n % LEN(color)];
+}
+
 static void add_points(struct text *t, int index, const struct curve *c, const struct point *p, int64_t n,
                        const char *kind, bool bars)
 {
@@ -44,7 +54,7 @@ static void add_bars(struct text *t, const struct figure *f, int i, const char *
 
     drawing_quote(t, table);
     text_add(t, " skip 1 using ($1 == %d ? $5 + %.3g : NaN):6:8:9 with yerrorlines lw 2 pt 7 ps 0.8 lc rgb '%s' title ",
-             i, shift, color[(size_t)i % LEN(color)]);
+             i, shift, color_of(f, i));
     drawing_quote(t, f->curve[i].label);
     text_add(t, i + 1 < f->n ? ", \\\n    " : "\n");
 }
@@ -75,16 +85,18 @@ static void add_entry(struct text *t, const char *table, int index, const char *
 static void add_curve(struct text *t, const struct figure *f, int i, const char *table)
 {
     const struct curve *c = &f->curve[i];
-    const char *rgb = color[(size_t)i % LEN(color)];
+    const char *rgb = color_of(f, i);
     char style[128];
 
     if (f->smooth) {
         str_format(style, sizeof style, "lines lw 1 lc rgb '#C0%s' notitle, \\\n    ", rgb + 1);
         add_entry(t, table, i, "train", 6, style);
     }
-    str_format(style, sizeof style, "%s lw 2 lc rgb '%s' title ", f->points ? "linespoints pt 7" : "lines", rgb);
+    str_format(style, sizeof style, "%s lw %d lc rgb '%s' %s", f->points ? "linespoints pt 7" : "lines",
+               c->again ? 1 : 2, rgb, c->again ? "notitle" : "title ");
     add_entry(t, table, i, "train", 7, style);
-    drawing_quote(t, c->label);
+    if (!c->again)
+        drawing_quote(t, c->label);
     if (c->nval) {
         char label[160];
 

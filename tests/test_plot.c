@@ -162,6 +162,27 @@ static void tables(void)
     CHECK(table(HEAD "\n") == -1);
 }
 
+/* Seeds of one model share its colour, and only the first has a name; the next model has a colour of its own. */
+static void seeds(void)
+{
+    struct point p[2] = { { .x = 1, .y = 0.5, .smooth = 0.5 }, { .x = 2, .y = 0.75, .smooth = 0.75 } };
+    struct curve c[3] = { { .label = "one", .train = p, .ntrain = 2 }, { .label = "one", .train = p, .ntrain = 2, .again = true },
+                          { .label = "two", .train = p, .ntrain = 2 } };
+    struct figure f = { .frame = { NULL, "x", "y", 300, 200 }, .curve = c, .n = 3 };
+    char path[80], *text, *first, *second, *third;
+    size_t n;
+
+    str_format(path, sizeof path, "%s/heat.svg", dir);
+    figure_write(&f, path);                      /* says so where gnuplot is missing; the script is there */
+    str_format(path, sizeof path, "%s/heat.gp", dir);
+    text = file_read(path, &n);
+    first = text ? strstr(text, "lw 2 lc rgb '#0072B2' title 'one'") : NULL;
+    second = first ? strstr(first, "lw 1 lc rgb '#0072B2' notitle") : NULL;
+    third = second ? strstr(second, "lw 2 lc rgb '#D55E00' title 'two'") : NULL;
+    CHECK(third);
+    free(text);
+}
+
 static int layers(const char *text)
 {
     struct frame f = { .xlabel = "layer", .ylabel = "window", .width = 300, .height = 200 };
@@ -219,6 +240,7 @@ int main(void)
     smooths();
     heats();
     tables();
+    seeds();
     windows();
     sweep();
     return test_done("plot");
