@@ -14,22 +14,66 @@ struct tensor as_type(struct dev *d, struct tensor t, enum dtype type)
     return y;
 }
 
+/* The first weight with those of the n that continue it in memory, as one matrix. */
+struct run { struct tensor value, grad; int n; };
+
+static struct run run_of(const struct param *w, int n)
+{
+    struct run r = { w->value, w->grad, 1 };
+
+    for (const struct param *a = w + 1; r.n < n && a->bucket == w->bucket && a->flags == w->flags &&
+                                        a->offset == w->offset + tensor_count(r.value); a++, r.n++) {
+        REQUIRE(a->value.dim[1] == r.value.dim[1]);
+        r.value.dim[0] += a->value.dim[0];
+        r.grad.dim[0] = r.value.dim[0];
+    }
+    return r;
+}
+
+void linears_forward(struct dev *d, struct tensor y, struct tensor x, const struct param *w, int n)
+{
+    int64_t from = 0;
+    struct run r;
+
+    for (int i = 0; i < n; i += r.n) {
+        r = run_of(w + i, n - i);
+        op_matmul(d, tensor_cols(y, from, r.value.dim[0]), x, r.value, MM_TB);
+        from += r.value.dim[0];
+    }
+    REQUIRE(from == y.dim[1]);
+}
+
+void linears_backward(struct dev *d, struct tensor dx, struct tensor dy, struct tensor x, const struct param *w, int n,
+                      bool add)
+{
+    size_t mark = arena_mark(&d->temp);
+    int64_t from = 0;
+    struct run r;
+
+    dy = as_type(d, dy, w->value.type);
+    for (int i = 0; i < n; i += r.n) {
+        struct tensor part;
+        r = run_of(w + i, n - i);
+        part = tensor_cols(dy, from, r.value.dim[0]);
+        if (dx.ndim)
+            op_matmul(d, dx, part, r.value, add || i ? MM_ADD : 0);
+        if (!(w[i].flags & PARAM_FROZEN))
+            op_matmul(d, r.grad, part, x, MM_TA | MM_ADD);
+        from += r.value.dim[0];
+    }
+    REQUIRE(from == dy.dim[1]);
+    arena_pop(&d->temp, mark);
+}
+
 void linear_forward(struct dev *d, struct tensor y, struct tensor x, const struct param *w)
 {
-    op_matmul(d, y, x, w->value, MM_TB);
+    linears_forward(d, y, x, w, 1);
 }
 
 void linear_backward(struct dev *d, struct tensor dx, struct tensor dy, struct tensor x, const struct param *w,
                      bool add)
 {
-    size_t mark = arena_mark(&d->temp);
-
-    dy = as_type(d, dy, w->value.type);
-    if (dx.ndim)
-        op_matmul(d, dx, dy, w->value, add ? MM_ADD : 0);
-    if (!(w->flags & PARAM_FROZEN))
-        op_matmul(d, w->grad, dy, x, MM_TA | MM_ADD);
-    arena_pop(&d->temp, mark);
+    linears_backward(d, dx, dy, x, w, 1, add);
 }
 
 int layer_add(struct layer *l, const char *prefix, const char *name, struct tensor shape, unsigned flags,

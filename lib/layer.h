@@ -15,6 +15,11 @@ void linear_forward(struct dev *d, struct tensor y, struct tensor x, const struc
 /* dx = dy W, or += when add (absent: not wanted); the weight's gradient += dy' x. */
 void linear_backward(struct dev *d, struct tensor dx, struct tensor dy, struct tensor x, const struct param *w,
                      bool add);
+/* Those of n weights that were declared one after the other, of the same input: y and dy [T, sum of out] hold their
+ * columns in this order. Weights that lie side by side and have the same flags are one matrix, and one product. */
+void linears_forward(struct dev *d, struct tensor y, struct tensor x, const struct param *w, int n);
+void linears_backward(struct dev *d, struct tensor dx, struct tensor dy, struct tensor x, const struct param *w, int n,
+                      bool add);
 
 /* Declares one parameter named prefix + name. */
 int layer_add(struct layer *l, const char *prefix, const char *name, struct tensor shape, unsigned flags,

@@ -25,6 +25,16 @@ static void norm_backward(struct model *m, struct tensor g, const struct param *
                    tensor_heads(x, 1), w->value, (struct tensor){ 0 }, rstd, GATE_NONE, true);
 }
 
+static struct tensor gate_of(const struct model_block *b)
+{
+    return tensor_cols(b->gate_up, 0, b->gate_up.dim[1] / 2);
+}
+
+static struct tensor up_of(const struct model_block *b)
+{
+    return tensor_cols(b->gate_up, b->gate_up.dim[1] / 2, b->gate_up.dim[1] / 2);
+}
+
 /* y = x + down(silu(gate n) * up n), n = norm(x) */
 static void mlp_forward(struct model *m, const struct pass *p, int i, struct tensor y, struct tensor x)
 {
@@ -36,13 +46,11 @@ static void mlp_forward(struct model *m, const struct pass *p, int i, struct ten
     struct tensor act, out;
 
     norm_forward(m, a, model_param(m, i, MLP_NORM), x, &b->mid_normed, &b->mid_rstd);
-    b->gate = arena_push(a, SHAPE(d->type, T, m->cfg.ffn));
-    b->up = arena_push(a, SHAPE(d->type, T, m->cfg.ffn));
-    act = arena_push(&d->temp, tensor_like(b->gate));
+    b->gate_up = arena_push(a, SHAPE(d->type, T, 2 * (int64_t)m->cfg.ffn));
+    act = arena_push(&d->temp, SHAPE(d->type, T, m->cfg.ffn));
     out = arena_push(&d->temp, SHAPE(d->type, T, m->cfg.width));
-    linear_forward(d, b->gate, b->mid_normed, model_param(m, i, MLP_GATE));
-    linear_forward(d, b->up, b->mid_normed, model_param(m, i, MLP_UP));
-    op_swiglu(d, act, b->gate, b->up);
+    linears_forward(d, b->gate_up, b->mid_normed, model_param(m, i, MLP_GATE), 2);
+    op_swiglu(d, act, gate_of(b), up_of(b));
     linear_forward(d, out, act, model_param(m, i, MLP_DOWN));
     op_add(d, y, x, out);
     arena_pop(&d->temp, mark);
@@ -54,14 +62,14 @@ static void mlp_backward(struct model *m, int i, struct tensor g)
     struct model_block *b = &m->block[i];
     size_t mark = arena_mark(&d->temp);
     struct tensor dy = as_type(d, g, d->type);
-    struct tensor act = arena_push(&d->temp, tensor_like(b->gate)), dact = arena_push(&d->temp, tensor_like(b->gate));
+    struct tensor gate = gate_of(b), up = up_of(b);
+    struct tensor act = arena_push(&d->temp, tensor_like(gate)), dact = arena_push(&d->temp, tensor_like(gate));
     struct tensor dn = arena_push(&d->temp, tensor_like(b->mid_normed));
 
-    op_swiglu(d, act, b->gate, b->up);
+    op_swiglu(d, act, gate, up);
     linear_backward(d, dact, dy, act, model_param(m, i, MLP_DOWN), false);
-    op_swiglu_bwd(d, b->gate, b->up, dact, b->gate, b->up);      /* in place: this block is done with them */
-    linear_backward(d, dn, b->gate, b->mid_normed, model_param(m, i, MLP_GATE), false);
-    linear_backward(d, dn, b->up, b->mid_normed, model_param(m, i, MLP_UP), true);
+    op_swiglu_bwd(d, gate, up, dact, gate, up);                  /* in place: this block is done with them */
+    linears_backward(d, dn, b->gate_up, b->mid_normed, model_param(m, i, MLP_GATE), 2, false);
     norm_backward(m, g, model_param(m, i, MLP_NORM), dn, b->mid, b->mid_rstd);
     arena_pop(&d->temp, mark);
 }

@@ -7,7 +7,7 @@ EXTERN_C_BEGIN
 struct model_block {                           /* what forward leaves for backward, one per layer */
     struct tensor x, normed, rstd;       /* block input, its norm (the mixer's input) */
     struct tensor mid, mid_normed, mid_rstd;   /* input of the MLP half */
-    struct tensor gate, up;
+    struct tensor gate_up;               /* [T,2 ffn] */
     void         *saved;                 /* the mixer's struct */
     size_t        mark;                  /* where this block starts in dev->keep */
 };

@@ -210,7 +210,7 @@ static void mamba2_forward(struct layer *l, const struct pass *p, struct tensor 
     arena_pop(&d->temp, mark);
 }
 
-/* b back to u (through its two matrices) and to dt. */
+/* b back to u, which is overwritten (through its two matrices), and to dt. */
 static void gain_backward(struct layer *l, const struct pass *p, struct tensor du, struct tensor ddt, struct tensor u,
                           const struct mamba2_saved *f, struct tensor dbeta)
 {
@@ -221,7 +221,7 @@ static void gain_backward(struct layer *l, const struct pass *p, struct tensor d
 
     op_gain_bwd(d, db, gain_param(l, B_SCALE)->grad, ddt, dbeta, f->b_raw, gain_param(l, B_SCALE)->value, f->dt);
     linear_backward(d, dr, tensor_flat(db), f->rank, gain_param(l, B), false);
-    linear_backward(d, du, dr, u, gain_param(l, B_RANK), true);
+    linear_backward(d, du, dr, u, gain_param(l, B_RANK), false);
     arena_pop(&d->temp, mark);
 }
 
@@ -257,7 +257,6 @@ static void mamba2_backward(struct layer *l, const struct pass *p, struct tensor
     }
     scan_backward(d, meta ? &scan_palimpsa : &scan_linear, p->seqs, &f->io, &g);
     op_mul_bwd(d, dx, ddt, g.v, x, f->dt, true);
-    op_fill(d, du, 0);
     if (meta)
         gain_backward(l, p, du, ddt, u, f, g.beta);
     op_decay_bwd(d, dt_of(dz, z), layer_param(l, DT_BIAS)->grad, layer_param(l, A_LOG)->grad, ddt, g.decay,
@@ -266,7 +265,7 @@ static void mamba2_backward(struct layer *l, const struct pass *p, struct tensor
     op_conv_bwd(d, xbc_of(dz, z), tensor_flat(layer_param(l, CONV)->grad), conv_bias(l, true), dxbc,
                 xbc_of(f->zxbcdt, z), tensor_flat(layer_param(l, CONV)->value), conv_bias(l, false), p->seqs);
     bias_backward(l, d, dz, BIAS_IN);
-    linear_backward(d, du, dz, u, layer_param(l, IN), true);
+    linear_backward(d, du, dz, u, layer_param(l, IN), meta);
     arena_pop(t, mark);
 }
 

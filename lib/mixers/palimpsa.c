@@ -13,15 +13,16 @@
 extern const struct scan scan_palimpsa, scan_linear;
 extern const struct mixer mixer_palimpsa;
 
-enum { Q, K_, V_, QCONV, KCONV, VCONV, DT, DT_BIAS, A_LOG, BS, D_SKIP, O_NORM, O, G, B_RANK, B, B_SCALE, IP_LOG };
+/* The order of declaration: projections that are one product lie side by side. */
+enum { Q, K_, V_, G, QCONV, KCONV, VCONV, DT, BS, DT_BIAS, A_LOG, D_SKIP, O_NORM, O, B_RANK, B, B_SCALE, IP_LOG };
 
 struct palimpsa_saved {
-    struct tensor qkv;                     /* [T,2HK+HV] before the convolution */
+    struct tensor qkvg;                    /* [T,2HK+2HV] q, k, v before the convolution, and the gate if there is one */
     struct tensor q, k, v;                 /* [T,H,K] x2 normalised, [T,H,V] after the convolution */
     struct tensor rq, rk;                  /* [T,H] 1/|q|, 1/|k| */
-    struct tensor dt_raw, s_raw, dt, s;    /* [T,H] F32 */
+    struct tensor raw, dt, s;              /* F32 [T,2H] before their functions; [T,H] x2 */
     struct tensor rank, b_raw;             /* [T,R], [T,H,V] */
-    struct tensor o, rstd, g, y;           /* [T,H,V] with the skip; [T,H]; [T,H,V] gate; [T,H*V] into o_proj */
+    struct tensor o, rstd, y;              /* [T,H,V] with the skip; [T,H]; [T,H*V] into o_proj */
     struct scan_io io;
 };
 
@@ -50,21 +51,21 @@ static void palimpsa_init(struct layer *l, const char *prefix)
     layer_add(l, prefix, "attn.q_proj.weight", SHAPE(F32, z.H * z.K, z.D), 0, draw_normal, 0, std);
     layer_add(l, prefix, "attn.k_proj.weight", SHAPE(F32, z.H * z.K, z.D), 0, draw_normal, 0, std);
     layer_add(l, prefix, "attn.v_proj.weight", SHAPE(F32, z.H * z.V, z.D), 0, draw_normal, 0, std);
+    if (c->use_gate)
+        layer_add(l, prefix, "attn.g_proj.weight", SHAPE(F32, z.H * z.V, z.D), 0, draw_normal, 0, std);
     add_conv(l, prefix, "attn.q_conv1d.weight", z.H * z.K);
     add_conv(l, prefix, "attn.k_conv1d.weight", z.H * z.K);
     add_conv(l, prefix, "attn.v_conv1d.weight", z.H * z.V);
     layer_add(l, prefix, "attn.dt_proj.weight", SHAPE(F32, z.H, z.D), 0, draw_normal, 0, std);
+    layer_add(l, prefix, "attn.bs_proj.weight", SHAPE(F32, z.H, z.D), 0, draw_normal, 0, std);
     i = layer_add(l, prefix, "attn.dt_bias", SHAPE(F32, z.H), small, c->ramp ? draw_dt_ramp : draw_dt_bias, c->dt_min,
                   c->dt_max);
     l->params->at[i].c = c->dt_floor;
     layer_add(l, prefix, "attn.A_log", SHAPE(F32, z.H), small, c->ramp ? draw_log_ramp : draw_log_uniform, c->A_lo,
               c->A_hi);
-    layer_add(l, prefix, "attn.bs_proj.weight", SHAPE(F32, z.H, z.D), 0, draw_normal, 0, std);
     layer_add(l, prefix, "attn.D", SHAPE(F32, z.H), small, draw_const, 1, 0);
     layer_add(l, prefix, "attn.o_norm.weight", SHAPE(F32, z.V), small, draw_const, 1, 0);
     layer_add(l, prefix, "attn.o_proj.weight", SHAPE(F32, z.D, z.H * z.V), 0, draw_normal, 0, std);
-    if (c->use_gate)
-        layer_add(l, prefix, "attn.g_proj.weight", SHAPE(F32, z.H * z.V, z.D), 0, draw_normal, 0, std);
     if (!c->gain[l->index])
         return;
     layer_add(l, prefix, "attn.b_rank_proj.weight", SHAPE(F32, z.R, z.D), gain, draw_normal, 0, std);
@@ -80,6 +81,26 @@ static struct param *param_at(const struct layer *l, int i)
     return layer_param(l, i > G && !l->cfg->use_gate ? i - 1 : i);
 }
 
+static struct tensor push_projected(const struct layer *l, struct arena *a, enum dtype type, int64_t T)
+{
+    struct sizes z = sizes_of(l);
+
+    return arena_push(a, SHAPE(type, T, z.H * (2 * z.K + z.V + (l->cfg->use_gate ? z.V : 0))));
+}
+
+/* Columns of the fused projections, or of their gradient, by name. */
+static struct tensor stream_of(struct tensor qkvg, int which, struct sizes z)
+{
+    return tensor_cols(qkvg, which * z.H * z.K, z.H * (which == 2 ? z.V : z.K));
+}
+
+static struct tensor gate_of(const struct layer *l, struct tensor qkvg, struct sizes z)
+{
+    if (!l->cfg->use_gate)
+        return (struct tensor){ 0 };
+    return tensor_heads(tensor_cols(qkvg, z.H * (2 * z.K + z.V), z.H * z.V), z.H);
+}
+
 static void palimpsa_state(const struct layer *l, int64_t nseq, struct tensor shape[MIXER_STATES])
 {
     struct sizes z = sizes_of(l);
@@ -92,17 +113,16 @@ static void palimpsa_state(const struct layer *l, int64_t nseq, struct tensor sh
     shape[SCAN_STATES + 2] = SHAPE(F32, nseq, tail, z.H * z.V);
 }
 
-/* Projection, convolution and, for q and k, normalisation of columns [from, from+H*C) of qkv. */
+/* Convolution and, for q and k, normalisation of one of the three. */
 static struct tensor stream(struct layer *l, const struct pass *p, struct arena *a, struct palimpsa_saved *f,
-                            struct tensor x, int which, struct tensor *rnorm)
+                            int which, struct tensor *rnorm)
 {
     struct dev *d = p->dev;
     struct sizes z = sizes_of(l);
-    int64_t C = which == 2 ? z.V : z.K, from = which * z.H * z.K, T = x.dim[0];
-    struct tensor raw = tensor_cols(f->qkv, from, z.H * C), y, normed;
+    struct tensor raw = stream_of(f->qkvg, which, z), y, normed;
+    int64_t T = raw.dim[0], C = raw.dim[1] / z.H;
     struct param *w = param_at(l, QCONV + which);
 
-    linear_forward(d, raw, x, param_at(l, Q + which));
     if (which == 2) {
         y = arena_push(a, SHAPE(d->type, T, z.H * C));
         op_conv(d, y, layer_tail_out(l, p, which), raw, tensor_flat(w->value), (struct tensor){ 0 },
@@ -126,15 +146,14 @@ static void gates(struct layer *l, const struct pass *p, struct arena *a, struct
     struct tensor gate = SHAPE(F32, x.dim[0], z.H);
     struct dt_range all = { l->cfg->dt_lo, l->cfg->dt_hi };
 
-    f->dt_raw = arena_push(a, gate);
-    f->s_raw = arena_push(a, gate);
+    f->raw = arena_push(a, SHAPE(F32, x.dim[0], 2 * z.H));
     f->dt = arena_push(a, gate);
     f->s = arena_push(a, gate);
     f->io.decay = arena_push(a, gate);
-    linear_forward(d, f->dt_raw, x, param_at(l, DT));
-    op_decay(d, f->dt, f->io.decay, f->dt_raw, param_at(l, DT_BIAS)->value, param_at(l, A_LOG)->value, all);
-    linear_forward(d, f->s_raw, x, param_at(l, BS));
-    op_map(d, MAP_SIGMOID, f->s, f->s_raw);
+    linears_forward(d, f->raw, x, param_at(l, DT), 2);
+    op_decay(d, f->dt, f->io.decay, tensor_cols(f->raw, 0, z.H), param_at(l, DT_BIAS)->value,
+             param_at(l, A_LOG)->value, all);
+    op_map(d, MAP_SIGMOID, f->s, tensor_cols(f->raw, z.H, z.H));
     if (!l->cfg->meta[l->index])
         return;
     f->rank = arena_push(a, SHAPE(d->type, x.dim[0], z.R));
@@ -157,10 +176,11 @@ static void palimpsa_forward(struct layer *l, const struct pass *p, struct tenso
     int64_t T = x.dim[0];
 
     *f = (struct palimpsa_saved){ .io.scale = 1 / sqrtf((float)z.K) };
-    f->qkv = arena_push(a, SHAPE(d->type, T, z.H * (2 * z.K + z.V)));
-    f->io.q = f->q = stream(l, p, a, f, x, 0, &f->rq);
-    f->io.k = f->k = stream(l, p, a, f, x, 1, &f->rk);
-    f->v = stream(l, p, a, f, x, 2, NULL);
+    f->qkvg = push_projected(l, a, d->type, T);
+    linears_forward(d, f->qkvg, x, param_at(l, Q), l->cfg->use_gate ? 4 : 3);
+    f->io.q = f->q = stream(l, p, a, f, 0, &f->rq);
+    f->io.k = f->k = stream(l, p, a, f, 1, &f->rk);
+    f->v = stream(l, p, a, f, 2, NULL);
     gates(l, p, a, f, x);
     f->io.v = arena_push(a, tensor_like(f->v));
     op_mul(d, f->io.v, f->v, f->s, false);
@@ -174,11 +194,7 @@ static void palimpsa_forward(struct layer *l, const struct pass *p, struct tenso
     op_mul(d, f->o, f->v, param_at(l, D_SKIP)->value, true);
     f->rstd = arena_push(a, SHAPE(F32, T, z.H));
     f->y = arena_push(a, SHAPE(d->type, T, z.H * z.V));
-    if (l->cfg->use_gate) {
-        f->g = arena_push(a, tensor_like(f->v));
-        linear_forward(d, tensor_flat(f->g), x, param_at(l, G));
-    }
-    op_rmsnorm(d, tensor_heads(f->y, z.H), f->rstd, f->o, param_at(l, O_NORM)->value, f->g,
+    op_rmsnorm(d, tensor_heads(f->y, z.H), f->rstd, f->o, param_at(l, O_NORM)->value, gate_of(l, f->qkvg, z),
                l->cfg->use_gate ? GATE_AFTER_NORM : GATE_NONE, l->cfg->eps);
     linear_forward(d, y, f->y, param_at(l, O));
     arena_pop(&d->temp, mark);
@@ -248,25 +264,20 @@ static bool palimpsa_step(struct layer *l, const struct pass *p, struct tensor x
     return done;
 }
 
-/* From the gradient at the mixer's output to that at what the scan read; dv gets the skip's share. */
-static void output_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor dy, struct tensor x,
-                            const struct palimpsa_saved *f, struct tensor dout, struct tensor dv)
+/* From the gradient at the mixer's output to that at what the scan read, and at the gate; dv gets the skip's share. */
+static void output_backward(struct layer *l, const struct pass *p, struct tensor dy, const struct palimpsa_saved *f,
+                            struct tensor dout, struct tensor dv, struct tensor dqkvg)
 {
     struct dev *d = p->dev;
-    bool gate = l->cfg->use_gate;
+    struct sizes z = sizes_of(l);
     size_t mark = arena_mark(&d->temp);
-    struct tensor dn = arena_push(&d->temp, tensor_like(f->y)), dg = { 0 };
+    struct tensor dn = arena_push(&d->temp, tensor_like(f->y));
 
-    if (gate)
-        dg = arena_push(&d->temp, tensor_like(f->g));
     linear_backward(d, dn, dy, f->y, param_at(l, O), false);
-    op_rmsnorm_bwd(d, dout, param_at(l, O_NORM)->grad, dg, tensor_heads(dn, f->v.dim[1]), f->o,
-                   param_at(l, O_NORM)->value, f->g, f->rstd, gate ? GATE_AFTER_NORM : GATE_NONE, false);
+    op_rmsnorm_bwd(d, dout, param_at(l, O_NORM)->grad, gate_of(l, dqkvg, z), tensor_heads(dn, z.H), f->o,
+                   param_at(l, O_NORM)->value, gate_of(l, f->qkvg, z), f->rstd,
+                   l->cfg->use_gate ? GATE_AFTER_NORM : GATE_NONE, false);
     op_mul_bwd(d, dv, param_at(l, D_SKIP)->grad, dout, f->v, param_at(l, D_SKIP)->value, false);
-    if (gate)
-        linear_backward(d, dx, tensor_flat(dg), x, param_at(l, G), false);
-    else
-        op_fill(d, dx, 0);
     arena_pop(&d->temp, mark);
 }
 
@@ -276,7 +287,9 @@ static void gates_backward(struct layer *l, const struct pass *p, struct tensor 
 {
     struct dev *d = p->dev;
     struct dt_range all = { l->cfg->dt_lo, l->cfg->dt_hi };
-    struct tensor raw = arena_push(&d->temp, tensor_like(f->dt_raw));
+    int64_t H = l->cfg->heads;
+    size_t mark = arena_mark(&d->temp);
+    struct tensor draw = arena_push(&d->temp, tensor_like(f->raw));
 
     if (l->cfg->meta[l->index]) {
         struct tensor db = arena_push(&d->temp, tensor_like(f->b_raw));
@@ -285,58 +298,62 @@ static void gates_backward(struct layer *l, const struct pass *p, struct tensor 
         linear_backward(d, dr, tensor_flat(db), f->rank, param_at(l, B), false);
         linear_backward(d, dx, dr, x, param_at(l, B_RANK), true);
     }
-    op_map_bwd(d, MAP_SIGMOID, raw, ds, f->s_raw);
-    linear_backward(d, dx, raw, x, param_at(l, BS), true);
-    op_decay_bwd(d, raw, param_at(l, DT_BIAS)->grad, param_at(l, A_LOG)->grad, (struct tensor){ 0 }, g->decay,
-                 f->dt_raw, param_at(l, DT_BIAS)->value, param_at(l, A_LOG)->value, all);
-    linear_backward(d, dx, raw, x, param_at(l, DT), true);
-}
-
-static void stream_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor x,
-                            const struct palimpsa_saved *f, int which, struct tensor dy)
-{
-    struct dev *d = p->dev;
-    struct sizes z = sizes_of(l);
-    struct tensor raw = tensor_cols(f->qkv, which * z.H * z.K, z.H * (which == 2 ? z.V : z.K));
-    struct param *w = param_at(l, QCONV + which);
-    size_t mark = arena_mark(&d->temp);
-    struct tensor dc = arena_push(&d->temp, tensor_like(dy)), draw = arena_push(&d->temp, tensor_like(tensor_flat(dy)));
-
-    if (which == 2)
-        dc = dy;
-    else
-        op_l2norm_bwd(d, dc, dy, which ? f->k : f->q, which ? f->rk : f->rq);
-    op_conv_bwd(d, draw, tensor_flat(w->grad), (struct tensor){ 0 }, tensor_flat(dc), raw, tensor_flat(w->value),
-                (struct tensor){ 0 }, p->seqs);
-    linear_backward(d, dx, draw, x, param_at(l, Q + which), true);
+    op_map_bwd(d, MAP_SIGMOID, tensor_cols(draw, H, H), ds, tensor_cols(f->raw, H, H));
+    op_decay_bwd(d, tensor_cols(draw, 0, H), param_at(l, DT_BIAS)->grad, param_at(l, A_LOG)->grad,
+                 (struct tensor){ 0 }, g->decay, tensor_cols(f->raw, 0, H), param_at(l, DT_BIAS)->value,
+                 param_at(l, A_LOG)->value, all);
+    linears_backward(d, dx, draw, x, param_at(l, DT), 2, true);
     arena_pop(&d->temp, mark);
 }
 
+/* From the gradient at q, k or v, which may lie where the result goes, to that before normalisation and convolution. */
+static void stream_backward(struct layer *l, const struct pass *p, const struct palimpsa_saved *f, int which,
+                            struct tensor dqkvg, struct tensor dy)
+{
+    struct dev *d = p->dev;
+    struct sizes z = sizes_of(l);
+    struct param *w = param_at(l, QCONV + which);
+    size_t mark = arena_mark(&d->temp);
+    struct tensor dc = dy;
+
+    if (which != 2) {
+        dc = arena_push(&d->temp, tensor_like(dy));
+        op_l2norm_bwd(d, dc, dy, which ? f->k : f->q, which ? f->rk : f->rq);
+    }
+    op_conv_bwd(d, stream_of(dqkvg, which, z), tensor_flat(w->grad), (struct tensor){ 0 }, tensor_flat(dc),
+                stream_of(f->qkvg, which, z), tensor_flat(w->value), (struct tensor){ 0 }, p->seqs);
+    arena_pop(&d->temp, mark);
+}
+
+/* The gradients at q, k and the scan's output lie in the columns that the streams' gradients take over. */
 static void palimpsa_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor dy,
                               struct tensor x, const void *saved)
 {
     struct dev *d = p->dev;
     const struct palimpsa_saved *f = saved;
+    struct sizes z = sizes_of(l);
     bool meta = l->cfg->meta[l->index];
     size_t mark = arena_mark(&d->temp);
+    struct tensor dqkvg = push_projected(l, &d->temp, d->type, x.dim[0]);
     struct tensor dv = arena_push(&d->temp, tensor_like(f->v)), ds = arena_push(&d->temp, tensor_like(f->s));
     struct scan_io g = {
-        .q = arena_push(&d->temp, tensor_like(f->q)), .k = arena_push(&d->temp, tensor_like(f->k)),
+        .q = tensor_heads(stream_of(dqkvg, 0, z), z.H), .k = tensor_heads(stream_of(dqkvg, 1, z), z.H),
         .v = arena_push(&d->temp, tensor_like(f->v)), .decay = arena_push(&d->temp, tensor_like(f->dt)),
-        .o = arena_push(&d->temp, tensor_like(f->o)),
+        .o = tensor_heads(stream_of(dqkvg, 2, z), z.H),
     };
 
     if (meta) {
         g.beta = arena_push(&d->temp, tensor_like(f->b_raw));
         g.prior[0] = param_at(l, IP_LOG)->grad;
     }
-    output_backward(l, p, dx, dy, x, f, g.o, dv);
+    output_backward(l, p, dy, f, g.o, dv, dqkvg);
     scan_backward(d, meta ? &scan_palimpsa : &scan_linear, p->seqs, &f->io, &g);
     op_mul_bwd(d, dv, ds, g.v, f->v, f->s, true);
+    stream_backward(l, p, f, 0, dqkvg, g.q);
+    stream_backward(l, p, f, 1, dqkvg, g.k);
+    stream_backward(l, p, f, 2, dqkvg, dv);
+    linears_backward(d, dx, dqkvg, x, param_at(l, Q), l->cfg->use_gate ? 4 : 3, false);
     gates_backward(l, p, dx, x, f, &g, ds);
-    stream_backward(l, p, dx, x, f, 0, g.q);
-    stream_backward(l, p, dx, x, f, 1, g.k);
-    stream_backward(l, p, dx, x, f, 2, dv);
     arena_pop(&d->temp, mark);
 }
 
