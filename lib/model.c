@@ -146,14 +146,14 @@ enum work_kind { WORK_LEARN, WORK_LOSS, WORK_LOGITS, WORK_FEED };
 struct work {
     const struct model *model;
     const void *state;
-    int64_t     tokens, n, longest, rows;
+    int64_t     tokens, n, longest, rows, even;
     float       scale;
     int         kind;
     bool        fresh, want_var, alone, recompute;
 };
 
 /* A forward trip that carries memory depends on how many sequences there are and on whether they are single tokens;
- * one in which each is alone depends on where they begin. */
+ * one in which each is alone depends on where they begin. Scans cut a row differently when sequences begin evenly. */
 static void record(struct model *m, enum work_kind kind, const struct seqs *s, const struct upload *u,
                    const struct pass *p, float scale)
 {
@@ -165,6 +165,7 @@ static void record(struct model *m, enum work_kind kind, const struct seqs *s, c
     w.model = m, w.kind = kind, w.scale = scale, w.state = p->state, w.fresh = p->fresh, w.want_var = p->want_var;
     w.alone = p->alone;
     w.tokens = s->tokens, w.n = s->n, w.longest = s->longest, w.rows = u->rows.ndim ? u->rows.dim[0] : 0;
+    w.even = seqs_even(s);
     op_record(m->dev, &w, sizeof w);
 }
 
@@ -304,7 +305,7 @@ void model_learn_begin(struct model *m, const struct batch *batch, float scale,
 
     memset(&w, 0, sizeof w);                     /* compared as bytes */
     w.model = m, w.kind = WORK_LEARN, w.scale = scale, w.tokens = s.tokens, w.rows = u.target.dim[0];
-    w.recompute = m->recompute;
+    w.even = seqs_even(&s), w.recompute = m->recompute;
     if (!done)                                   /* what done starts, with other ranks, cannot be recorded */
         op_record(d, &w, sizeof w);
     op_embed(d, x, m->params.at[m->embed].value, u.token.data);

@@ -29,6 +29,23 @@ struct seqs seqs_alone(const struct seqs *s, int i, int32_t start[2])
     return one;
 }
 
+int64_t seqs_even(const struct seqs *s)
+{
+    int64_t even = SEQ_TILE;
+
+    if (!s->start)
+        return INT64_MAX;
+    for (; even < s->tokens; even *= 2) {
+        int64_t t = 0;
+        for (int i = 0; i < s->n && s->start[i] <= t; i++)
+            if (s->start[i] == t)
+                t += even;
+        if (t >= s->tokens)
+            break;
+    }
+    return even;
+}
+
 void seqs_expand(const struct seqs *s, int32_t *seq, int32_t *pos)
 {
     for (int i = 0; i < s->n; i++)

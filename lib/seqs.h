@@ -23,6 +23,9 @@ struct seqs seqs_of(const int32_t *start, int n);
 void        seqs_expand(const struct seqs *s, int32_t *seq, int32_t *pos);
 /* Sequence i as a row of its own; start [2] is kept by pointer. */
 struct seqs seqs_alone(const struct seqs *s, int i, int32_t start[2]);
+/* The least SEQ_TILE * 2^i of which every multiple before T begins a sequence; T or more: only the row's start is sure.
+ * Needs `start`; NULL: INT64_MAX. */
+int64_t     seqs_even(const struct seqs *s);
 static inline int64_t seqs_tiles(const struct seqs *s) { return (s->tokens + SEQ_TILE - 1) / SEQ_TILE; }
 EXTERN_C_END
 #endif
