@@ -27,11 +27,25 @@ __device__ inline void put_pair(const struct place &to, bool wide, int s, int c,
         *(uint32_t *)at = pair(a, b);
 }
 
+/* What ddecay of each token of a batch is less that of the next. */
+template <class F>
+__device__ inline void sum_own(struct shared<F> *sh, int s)
+{
+    constexpr int lanes = F::threads / BATCH;
+    const int u = threadIdx.x / lanes;
+    const float4 a = *(const float4 *)&sh->own[u][threadIdx.x % lanes * 4];
+    float y = (a.x + a.y) + (a.z + a.w);
+    for (int o = lanes / 2; o > 0; o /= 2)
+        y += __shfl_xor_sync(~0u, y, o);
+    if (threadIdx.x % lanes == 0)
+        sh->y[s + u] = y;
+}
+
 /* Adds up and carries away what a batch of tokens from s on left. */
 template <class F>
 __device__ void carry(struct shared<F> *sh, const struct plan *p, const struct tiled &w, int s)
 {
-    constexpr int NC = F::K / 2, NR = F::BV / 2, lanes = F::threads / BATCH;
+    constexpr int NC = F::K / 2, NR = F::BV / 2;
 
 #pragma unroll
     for (int z = 0; z < (BATCH * (NC + NR) + F::threads - 1) / F::threads; z++) {
@@ -52,12 +66,31 @@ __device__ void carry(struct shared<F> *sh, const struct plan *p, const struct t
             }
         }
     }
-    const int u = threadIdx.x / lanes;
-    const float4 a = *(const float4 *)&sh->own[u][threadIdx.x % lanes * 4];
-    float y = (a.x + a.y) + (a.z + a.w);
-    for (int o = lanes / 2; o > 0; o /= 2)
-        y += __shfl_xor_sync(~0u, y, o);
-    if (threadIdx.x % lanes == 0)
-        sh->y[s + u] = y;
+    sum_own(sh, s);
+}
+
+/* The same for one warp: all loads are under way together. */
+template <class F>
+__device__ void carry_few(struct shared<F> *sh, const struct plan *p, const struct tiled &w, int s)
+{
+    const int lane = threadIdx.x, u = lane / 8, c = lane % 8, v = lane / 16, r = lane % 16;
+    const struct place to[4] = { p->dq, p->dk, p->dv, p->db };
+    const float m[2] = { p->m[s + v], p->m[s + v + 2] };
+    const int left = p->left - s;
+
+    static_assert(F::threads == 32 && F::K == 16 && F::BV == 32 && BATCH == 4);
+    const float4 a = sum4<8, F::KP>(&sh->col[u][0][4 * c]);
+    const float4 b[2] = { sum4<4, F::VP>(&sh->row[v][0][4 * r]), sum4<4, F::VP>(&sh->row[v + 2][0][4 * r]) };
+    sum_own(sh, s);
+    if (u < left) {
+        put_pair(to[0], w.dq, s + u, 2 * c, a.x, a.z);
+        put_pair(to[1], w.dk, s + u, 2 * c, a.y, a.w);
+    }
+#pragma unroll
+    for (int z = 0; z < 2; z++)
+        if (v + 2 * z < left) {
+            put_pair(to[2], false, s + v + 2 * z, 2 * r, m[z] * b[z].y, m[z] * b[z].w);
+            put_pair(to[3], false, s + v + 2 * z, 2 * r, 2.f * m[z] * b[z].x, 2.f * m[z] * b[z].z);
+        }
 }
 #endif

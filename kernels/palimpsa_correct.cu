@@ -278,9 +278,9 @@ static void launch(struct dev *d, const struct scan_io *x, const struct scan_io 
 
 void palimpsa_correct(struct dev *d, const struct scan_io *x, const struct scan_io *g, const struct tiled *w)
 {
-    if (w->segments < 2)
+    if (w->period < 2)
         return;
-    palimpsa_chain(d, w->grad, w->grad_kept, 2 * w->V * x->k.dim[2], w->H, w->segments, true);
+    palimpsa_chain(d, w, w->grad, w->grad_kept, 2 * w->V * x->k.dim[2], w->segments, true);
     switch (x->k.dim[2]) {
     case 16:  launch<16, 32>(d, x, g, w);  break;
     case 48:  launch<48, 48>(d, x, g, w);  break;

@@ -28,8 +28,8 @@ __device__ void plan_places(struct plan *p, const struct scan_io &x, const struc
 
 /* Plans a tile of a job; one warp. after: the plan of the tile after it, NULL when that is another job's. */
 template <class F>
-__device__ void make_plan(struct plan *p, const struct plan *after, int64_t tile, int job, const struct scan_io &x,
-                          const struct scan_io &g, const struct tiled &w)
+__device__ void make_plan(struct plan *p, const struct plan *after, int64_t tile, const struct coming &c, int job,
+                          const struct scan_io &x, const struct scan_io &g, const struct tiled &w)
 {
     const int lane = threadIdx.x % 32, parts = (int)(w.V / F::BV), part = job % parts, h = job / parts % (int)w.H;
     const int segment = job / parts / (int)w.H;
@@ -39,11 +39,11 @@ __device__ void make_plan(struct plan *p, const struct plan *after, int64_t tile
     unsigned keep = 0;
 
     for (int z = 0; z < 2; z++)
-        own[z] = u[z] = forgetting(x, tile * TILE + lane + 32 * z, h);
+        own[z] = u[z] = c.x[z];
     suffix(u);
     const float rest = after ? after->sum : 0.f, total = __shfl_sync(~0u, u[0], 0) + rest;
     u[0] -= own[0], u[1] -= own[1];
-    const uint64_t begin = w.opens[tile], ends = block_ends(u) | begin >> 1;
+    const uint64_t begin = c.opens, ends = block_ends(u) | begin >> 1;
     const bool any = begin || (after && after->open);
     for (int z = 0; z < 2; z++) {
         const int s = lane + 32 * z, e = __ffsll(ends >> s) - 1 + s;

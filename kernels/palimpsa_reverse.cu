@@ -76,35 +76,61 @@ __device__ inline void back_pair(struct held<F> *a, int n, float4 k, float2 q, c
     *col = make_float4(dq[0], dk[0], dq[1], dk[1]);
 }
 
-/* A token backward; returns the lane's share of c s - v dv - b db, and of c s in `part`. */
-template <class F>
-__device__ float back(struct held<F> *a, struct shared<F> *sh, const struct seat &me, int u, float c, float *part)
-{
-    const float *key = &sh->key[u][2 * me.col], *query = &sh->query[u][me.col];
-    float *col = &sh->col[u % BATCH][me.rows][2 * me.col];
-    float *row = &sh->row[u % BATCH][me.cols][2 * me.row];
-    float dv[F::VT] = {}, db[F::VT] = {}, sum[2] = {}, v[F::VT], b[F::VT], g[F::VT];
+/* What a lane needs of a token. With few elements it is there before the token before is done; else keys and queries
+ * are looked up pair by pair. */
+template <class F> struct token {
+    float4 k[F::few ? F::KT / 2 : 1];
+    float2 q[F::few ? F::KT / 2 : 1];
+    float  v[F::VT], b[F::VT], g[F::VT], c;
+};
 
-    take_values<F::VT, 16>(v, b, &sh->value[u][2 * me.row]);
+template <class F>
+__device__ inline void take_token(struct token<F> *x, const struct shared<F> *sh, const struct plan *p,
+                                  const struct seat &me, int n, int u)
+{
+    x->c = p->c[n * STEP + u];
+    take_values<F::VT, 16>(x->v, x->b, &sh->value[u][2 * me.row]);
 #pragma unroll
     for (int r = 0; r < F::VT; r += 2) {
         const float2 d = *(const float2 *)&sh->grad[u][me.row + 8 * r];
-        g[r] = d.x, g[r + 1] = d.y;
+        x->g[r] = d.x, x->g[r + 1] = d.y;
     }
+    if constexpr (F::few) {
 #pragma unroll
-    for (int n = 0; n < F::KT; n += 2)
-        back_pair<F>(a, n, *(const float4 *)(key + 8 * n), *(const float2 *)(query + 4 * n), v, b, g, dv, db,
-                     c, (float4 *)(col + 8 * n), sum);
+        for (int m = 0; m < F::KT; m += 2) {
+            x->k[m / 2] = *(const float4 *)&sh->key[u][2 * me.col + 8 * m];
+            x->q[m / 2] = *(const float2 *)&sh->query[u][me.col + 4 * m];
+        }
+    }
+}
+
+/* A token backward; `dot` is added to its share of ddecay less the next token's, which is c s - v dv - b db. */
+template <class F>
+__device__ inline void back(struct held<F> *a, struct shared<F> *sh, const struct seat &me, int u,
+                            const struct token<F> *x, float dot, float *prior)
+{
+    float *col = &sh->col[u % BATCH][me.rows][2 * me.col];
+    float *row = &sh->row[u % BATCH][me.cols][2 * me.row];
+    float dv[F::VT] = {}, db[F::VT] = {}, sum[2] = {};
+
+#pragma unroll
+    for (int n = 0; n < F::KT; n += 2) {
+        const float4 k = F::few ? x->k[F::few ? n / 2 : 0] : *(const float4 *)&sh->key[u][2 * me.col + 8 * n];
+        const float2 q = F::few ? x->q[F::few ? n / 2 : 0] : *(const float2 *)&sh->query[u][me.col + 4 * n];
+        back_pair<F>(a, n, k, q, x->v, x->b, x->g, dv, db, x->c, (float4 *)(col + 8 * n), sum);
+    }
 #pragma unroll
     for (int r = 0; r < F::VT; r += 2)
         *(float4 *)(row + 16 * r) = make_float4(db[r], dv[r], db[r + 1], dv[r + 1]);
-    float y = *part = c * (sum[0] + sum[1]), y2 = 0.f;
+    const float part = x->c * (sum[0] + sum[1]);
+    float y = part, y2 = 0.f;
 #pragma unroll
     for (int r = 0; r < F::VT; r++) {
-        y  = fmaf(-v[r], dv[r], y);
-        y2 = fmaf(b[r], db[r], y2);
+        y  = fmaf(-x->v[r], dv[r], y);
+        y2 = fmaf(x->b[r], db[r], y2);
     }
-    return y - y2;
+    *prior += part;
+    sh->own[u % BATCH][threadIdx.x] = y - y2 + dot;
 }
 
 /* Over the first token of a document: its memory's gradient goes out, that of the memory before comes in. */
@@ -193,16 +219,24 @@ __device__ void walk_step(struct held<F> *a, struct shared<F> *sh, const struct 
     for (int i0 = STEP - BATCH; i0 >= 0; i0 -= BATCH) {
 #pragma unroll 1
         for (int i = i0 + BATCH - 1; i >= i0; i--) {
-            float dot = 0.f, part;
-            if (__any_sync(~0u, end >> i & 1))      /* one answer for all lanes */
+            float dot = 0.f;
+            struct token<F> now, next;
+            if (__any_sync(~0u, end >> i & 1))          /* one answer for all lanes */
                 dot = enter_block(a, sh, p, x, g, w, me, n * STEP + i);
-            const float y = back(a, sh, me, i, p->c[n * STEP + i], &part);
-            *prior += part;
-            sh->own[i % BATCH][threadIdx.x] = y + dot;
+            take_token(&now, sh, p, me, n, i);
+            if (F::few && i & 1 && !__any_sync(~0u, end >> (i - 1) & 1)) {
+                take_token(&next, sh, p, me, n, i - 1);
+                back(a, sh, me, i--, &now, dot, prior);
+                back(a, sh, me, i, &next, 0.f, prior);
+            } else
+                back(a, sh, me, i, &now, dot, prior);
         }
-        __syncthreads();
-        carry(sh, p, w, n * STEP + i0);
-        __syncthreads();
+        meet<F>();
+        if constexpr (F::few && F::threads == 32)
+            carry_few(sh, p, w, n * STEP + i0);
+        else
+            carry(sh, p, w, n * STEP + i0);
+        meet<F>();
     }
 }
 
@@ -214,6 +248,8 @@ __device__ void walk(struct held<F> *a, struct shared<F> *sh, const struct scan_
     const int64_t first = job / (w.V / F::BV) / w.H * (w.segment / TILE);
     const int64_t last = min(first + w.segment / TILE, (w.T + TILE - 1) / TILE) - 1;
     const struct plan *p = NULL, *before;
+    const int h = job / (int)(w.V / F::BV) % (int)w.H;
+    struct coming c;
     float prior = 0.f;
 
     for (int64_t tile = last; tile >= first; tile--) {
@@ -221,8 +257,10 @@ __device__ void walk(struct held<F> *a, struct shared<F> *sh, const struct scan_
         __syncthreads();
         if (threadIdx.x / 32 == F::KS - 1 && before)
             put_decay(sh->y, before, x, g, w);
+        if (tile == last || !F::few)
+            c = look(x, w, tile, h);
         if (threadIdx.x < 32)
-            make_plan<F>(&sh->plan[tile % 2], tile == last ? NULL : before, tile, job, x, g, w);
+            make_plan<F>(&sh->plan[tile % 2], tile == last ? NULL : before, tile, c, job, x, g, w);
         __syncthreads();
         start_fetch(sh, p, p->sweep ? 0 : STEPS - 1, p->sweep == 0);
         if (tile == last)
@@ -232,6 +270,8 @@ __device__ void walk(struct held<F> *a, struct shared<F> *sh, const struct scan_
 #pragma unroll 1
         for (int n = STEPS - 1; n >= 0; n--) {
             convert(sh, p, x.scale, n, true);
+            if (F::few && n == STEPS - 2 && tile > first)
+                c = look(x, w, tile - 1, h);
             if (n > 0)
                 start_fetch(sh, p, n - 1, true);
             walk_step(a, sh, p, x, g, w, me, n, &prior);

@@ -13,6 +13,7 @@ template <int KT_, int KS_, int VT_> struct form {
     static constexpr int KT = KT_, KS = KS_, VT = VT_, SIZE = KT * VT, K = 4 * KT * KS, BV = 8 * VT, threads = 32 * KS;
     /* strides at which the 16-byte stores of a quarter warp touch different banks */
     static constexpr int KP = padded(2 * K, 16), VP = padded(2 * BV, 8);
+    static constexpr bool few = SIZE <= 16;             /* elements a lane, so that it has registers to spare */
 };
 
 /* What is to be done in one tile. Bits are tokens; token T counts as a document's first. */

@@ -8,12 +8,31 @@
 
 enum { STEP = 8, STEPS = TILE / STEP };
 
+/* All threads of a block are here and see what the others wrote. */
+template <class F> __device__ inline void meet(void)
+{
+    if constexpr (F::threads == 32)
+        __syncwarp();
+    else
+        __syncthreads();
+}
+
 /* Where a tile's first token lies in a tensor, bytes from one token to the next and of an element. */
 struct place { char *at; int row, size; };
 
 __device__ inline struct place place_of(const struct tensor &a, int64_t t, int64_t h, int c)
 {
     return { a.data ? (char *)(head_at<bf16>(a, t, h) + c) : NULL, 2 * (int)a.row, 2 };
+}
+
+/* What a tile's plan is made of, which comes from far: -decay of tokens lane and lane + 32, where documents begin. */
+struct coming { float x[2]; uint64_t opens; };
+
+__device__ inline struct coming look(const struct scan_io &x, const struct tiled &w, int64_t tile, int h)
+{
+    const int64_t t = tile * TILE + threadIdx.x % 32;
+
+    return { { forgetting(x, t, h), forgetting(x, t + 32, h) }, w.opens[tile] };
 }
 
 /* A step's tokens as they come. */
@@ -40,29 +59,6 @@ __device__ inline void fetch_rows(void *to, const struct place &from, int s, int
         const int i = threadIdx.x + z_ * (THREADS); \
         if ((N) % (THREADS) == 0 || i < (N)) { __VA_ARGS__; } \
     } } while (0)
-
-__device__ inline void put8(float *to, const float a[8])
-{
-    *(float4 *)to = make_float4(a[0], a[1], a[2], a[3]);
-    *(float4 *)(to + 4) = make_float4(a[4], a[5], a[6], a[7]);
-}
-
-/* Eight columns as (f k k, k), f 1 or 1/2. */
-__device__ inline void put_keys(float *to, const float a[8], float f)
-{
-#pragma unroll
-    for (int e = 0; e < 8; e += 2)
-        *(float4 *)(to + 2 * e) =
-            make_float4(f * a[e] * a[e], a[e], f * a[e + 1] * a[e + 1], a[e + 1]);
-}
-
-/* Eight rows as (fb b, fv v). */
-__device__ inline void put_values(float *to, const float b[8], const float v[8], float fb, float fv)
-{
-#pragma unroll
-    for (int e = 0; e < 8; e += 2)
-        *(float4 *)(to + 2 * e) = make_float4(fb * b[e], fv * v[e], fb * b[e + 1], fv * v[e + 1]);
-}
 
 /* (b, v) of a lane's rows, pairs of them APART rows apart. */
 template <int N, int APART>

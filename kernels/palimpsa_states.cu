@@ -197,6 +197,12 @@ __global__ void __launch_bounds__(2 * BV) span_kernel(struct scan_io x, struct t
     struct keys<K, BV> next;
     float kept = 1.f;
 
+    if (opens(w, from + w.span_tokens)) {       /* nobody reads on from its end */
+        rows_store(&s, w.span + (span * w.H + h) * w.V * K * 2, v0 + warp * 16);
+        if (threadIdx.x == 0 && v0 == 0)
+            w.kept[span * w.H + h] = 0.f;
+        return;
+    }
     load_keys(&next, x, from, h);
     fetch_values(sh, x, from, h, v0, 0);
     for (int c = warp; c < count; c += BV / 16)
@@ -226,29 +232,30 @@ __global__ void __launch_bounds__(2 * BV) span_kernel(struct scan_io x, struct t
         w.kept[span * w.H + h] = kept;
 }
 
-/* From what each piece adds (n floats a head) to what comes into it; in reverse from the last piece back. Eight
- * loads are under way at a time. */
-__global__ void chain_kernel(float4 *edge, const float *kept, int64_t n, int64_t count, bool reverse)
+/* From what each piece adds (n floats a head) to what comes into it; in reverse from the last piece back. Every
+ * `period` pieces stand alone. Eight loads are under way at a time. */
+__global__ void chain_kernel(float4 *edge, const float *kept, int64_t n, int64_t period, int64_t count, bool reverse)
 {
-    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, H = gridDim.y, h = blockIdx.y;
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, H = gridDim.z, h = blockIdx.z;
+    const int64_t first = blockIdx.y * period, last = min(first + period, count) - 1;
     float4 run = make_float4(0.f, 0.f, 0.f, 0.f);
     if (i >= n)
         return;
 
-    for (int64_t j0 = 0; j0 < count; j0 += 8) {
+    for (int64_t j0 = 0; j0 <= last - first; j0 += 8) {
         float4 add[8];
         float keep[8];
 #pragma unroll
         for (int u = 0; u < 8; u++)
-            if (j0 + u < count) {
-                const int64_t c = reverse ? count - 1 - j0 - u : j0 + u;
+            if (j0 + u <= last - first) {
+                const int64_t c = reverse ? last - j0 - u : first + j0 + u;
                 add[u]  = edge[(c * H + h) * n + i];
                 keep[u] = kept[c * H + h];
             }
 #pragma unroll
         for (int u = 0; u < 8; u++)
-            if (j0 + u < count) {
-                const int64_t c = reverse ? count - 1 - j0 - u : j0 + u;
+            if (j0 + u <= last - first) {
+                const int64_t c = reverse ? last - j0 - u : first + j0 + u;
                 edge[(c * H + h) * n + i] = run;
                 run.x = keep[u] * run.x + add[u].x, run.y = keep[u] * run.y + add[u].y;
                 run.z = keep[u] * run.z + add[u].z, run.w = keep[u] * run.w + add[u].w;
@@ -256,11 +263,12 @@ __global__ void chain_kernel(float4 *edge, const float *kept, int64_t n, int64_t
     }
 }
 
-void palimpsa_chain(struct dev *d, float *edge, const float *kept, int64_t n, int64_t H, int64_t count, bool reverse)
+void palimpsa_chain(struct dev *d, const struct tiled *w, float *edge, const float *kept, int64_t n, int64_t count,
+                    bool reverse)
 {
-    const dim3 grid((unsigned)ceil_div(n / 4, 128), (unsigned)H);
+    const dim3 grid((unsigned)ceil_div(n / 4, 128), (unsigned)ceil_div(count, w->period), (unsigned)w->H);
 
-    chain_kernel<<<grid, 128, 0, stream_of(d)>>>((float4 *)edge, kept, n / 4, count, reverse);
+    chain_kernel<<<grid, 128, 0, stream_of(d)>>>((float4 *)edge, kept, n / 4, w->period, count, reverse);
     CUDA(cudaGetLastError());
 }
 
@@ -290,5 +298,5 @@ void palimpsa_span_states(struct dev *d, const struct scan_io *x, const struct t
         break;
     default:  BUG("no span kernel for K = %d", (int)x->k.dim[2]);
     }
-    palimpsa_chain(d, w->span, w->kept, 2 * w->V * x->k.dim[2], w->H, w->spans, false);
+    palimpsa_chain(d, w, w->span, w->kept, 2 * w->V * x->k.dim[2], w->spans, false);
 }

@@ -4,7 +4,7 @@
 /* Shapes that have kernels; rows: those of the memory that a block owns; warps of a block, blocks of a
  * multiprocessor. */
 static const struct { int K, rows, warps, reverse_blocks, read_blocks; } shapes[] = {
-    { 16, 32, 1, 8, 16 }, { 48, 48, 2, 4, 8 }, { 64, 32, 2, 4, 8 }, { 96, 48, 4, 2, 4 }, { 128, 32, 4, 2, 4 },
+    { 16, 32, 1, 8, 8 }, { 48, 48, 2, 4, 8 }, { 64, 32, 2, 4, 8 }, { 96, 48, 4, 2, 4 }, { 128, 32, 4, 2, 4 },
 };
 
 static int shape_of(const struct scan_io *x)
@@ -34,24 +34,38 @@ bool palimpsa_tiled_fits_back(const struct scan_io *g)
         near(g->o) && near(g->q) && near(g->k) && near(g->v) && near(g->beta);
 }
 
-/* Tokens of a piece of the row that one block walks: few waves of blocks, and full ones. A piece costs something of its
- * own, as much as `extra` tokens. Where pieces queue and are uneven, the last is half done when the others are. */
-static int64_t piece_tokens(const struct dev *d, int64_t T, int64_t jobs, int64_t blocks, int64_t most, int64_t extra,
-                            bool uneven)
-{
-    const int64_t running = blocks * cuda_of(d)->sms;
-    int64_t best = most;
-    double  cost = 1e30;
+/* How a row may be cut: tokens of a piece at most and at least; what a piece costs of its own, in tokens, unless
+ * documents begin with every `even` tokens and a piece is a multiple of that. */
+struct cutting { int64_t jobs, running, most, least, extra, even; bool uneven; };
 
-    for (int64_t n = most; n >= 2 * TILE; n /= 2) {
-        const int64_t all = ceil_div(T, n) * jobs;
-        const double  waves = uneven && all > running ? (double)all / (double)running + 0.5
-                                                      : (double)ceil_div(all, running);
-        const double  c = waves * (double)(n + extra);
-        if (c < 0.99 * cost)
-            cost = c, best = n;
+/* Tokens of a piece of the row that one block walks: few waves of blocks, and full ones. Where pieces queue and are
+ * uneven, the last is half done when the others are. */
+static int64_t piece_tokens(int64_t T, const struct cutting *c)
+{
+    int64_t best = c->most;
+    double  least = 1e30;
+
+    for (int64_t n = c->most; n >= c->least; n /= 2) {
+        const int64_t all = ceil_div(T, n) * c->jobs;
+        const double  waves = c->uneven && all > c->running ? (double)all / (double)c->running + 0.5
+                                                            : (double)ceil_div(all, c->running);
+        const double  cost = waves * (double)(n + (n % c->even ? c->extra : 0));
+        if (cost < 0.99 * least)
+            least = cost, best = n;
     }
     return best;
+}
+
+/* Pieces for these documents, of as many tokens as `most` or more: scratch does not depend on where documents begin. */
+static int64_t piece_of(const struct seqs *s, const struct cutting *most, int64_t *period)
+{
+    struct cutting c = *most;
+
+    c.least = piece_tokens(s->tokens, &c);
+    c.even = seqs_even(s);
+    const int64_t n = piece_tokens(s->tokens, &c);
+    *period = c.even < s->tokens ? ceil_div(c.even, n) : ceil_div(s->tokens, n);
+    return n;
 }
 
 static struct tiled tiled_of(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward,
@@ -65,24 +79,30 @@ static struct tiled tiled_of(const struct dev *d, const struct seqs *s, const st
     w.T = T, w.H = H, w.V = V, w.one = 1.f;
     w.opens = (const uint64_t *)carve(m, 2 * seqs_tiles(s));
     if (!backward) {
-        w.span_tokens = piece_tokens(d, T, H * V / shapes[shape].rows, shapes[shape].read_blocks, 1024, 32, false);
+        const struct cutting c = { H * V / shapes[shape].rows, shapes[shape].read_blocks * cuda_of(d)->sms, 1024,
+                                   2 * TILE, 32, INT64_MAX, false };
+        const int64_t most = ceil_div(T, piece_tokens(T, &c));
+        w.span_tokens = piece_of(s, &c, &w.period);
         w.spans     = ceil_div(T, w.span_tokens);
-        w.span      = carve(m, w.spans * memory);
-        w.kept      = carve(m, w.spans * H);
+        w.span      = carve(m, most * memory);
+        w.kept      = carve(m, most * H);
         w.next      = (int *)carve(m, 1);
         return w;
     }
     w.parts     = V / shapes[shape].rows;
-    w.segment   = piece_tokens(d, T, H * w.parts, shapes[shape].reverse_blocks, 2048, 45, true);
+    const struct cutting c = { H * w.parts, shapes[shape].reverse_blocks * cuda_of(d)->sms, 2048, 2 * TILE, 45,
+                               INT64_MAX, true };
+    const int64_t most = ceil_div(T, piece_tokens(T, &c));
+    w.segment   = piece_of(s, &c, &w.period);
     w.segments  = ceil_div(T, w.segment);
-    w.grad      = carve(m, w.segments * memory);
-    w.grad_kept = carve(m, w.segments * H);
+    w.grad      = carve(m, most * memory);
+    w.grad_kept = carve(m, most * H);
     w.rest      = carve(m, seqs_tiles(s) * H);
     w.check     = (float4 *)carve(m, cuda_of(d)->sms * shapes[shape].reverse_blocks * 7 * shapes[shape].rows * K * 2);
     w.next      = (int *)carve(m, 1);
     w.dump      = carve(m, 1024);
     w.priors    = w.segments * w.parts * shapes[shape].warps;
-    w.prior     = carve(m, w.priors * H);
+    w.prior     = carve(m, most * w.parts * shapes[shape].warps * H);
     if (w.parts > 1 || x->q.dim[1] != H)
         w.dq    = carve(m, w.parts * T * H * K);
     if (w.parts > 1 || x->k.dim[1] != H)
@@ -106,7 +126,8 @@ void palimpsa_tiled_forward(struct dev *d, const struct seqs *s, const struct sc
     const struct tiled w = tiled_of(d, s, x, false, &m);
 
     palimpsa_openings(d, &w);
-    palimpsa_span_states(d, x, &w);
+    if (w.period > 1)
+        palimpsa_span_states(d, x, &w);
     palimpsa_read(d, x, &w);
 }
 

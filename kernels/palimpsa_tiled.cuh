@@ -16,6 +16,7 @@ enum { TILE = SEQ_TILE };
 struct tiled {                  /* scratch of one call; a memory [V,K] here is pairs (M,J) */
     struct docs docs;
     int64_t T, H, V, spans, span_tokens, segments, segment;     /* tokens of a span, a segment: whole tiles */
+    int64_t period;             /* of so many spans or segments the first surely begins with a document */
     const uint64_t *opens;      /* [tiles] a bit for each token that begins a document, token T too */
     float  *span, *kept;        /* forward [spans,H,V,K,2] [spans,H]: what a span adds and leaves, then its start */
     float  *grad, *grad_kept;   /* backward [segments,H,V,K,2] [segments,H]: the same for gradients, from the end */
@@ -31,7 +32,8 @@ struct tiled {                  /* scratch of one call; a memory [V,K] here is p
 
 void palimpsa_openings(struct dev *d, const struct tiled *w);
 void palimpsa_span_states(struct dev *d, const struct scan_io *x, const struct tiled *w);
-void palimpsa_chain(struct dev *d, float *edge, const float *kept, int64_t n, int64_t H, int64_t count, bool reverse);
+void palimpsa_chain(struct dev *d, const struct tiled *w, float *edge, const float *kept, int64_t n, int64_t count,
+                    bool reverse);
 void palimpsa_read(struct dev *d, const struct scan_io *x, const struct tiled *w);
 void palimpsa_reverse(struct dev *d, const struct scan_io *x, const struct scan_io *g, const struct tiled *w);
 void palimpsa_correct(struct dev *d, const struct scan_io *x, const struct scan_io *g, const struct tiled *w);

@@ -1,7 +1,7 @@
 /* scan_driver.cu - checks the palimpsa scan on a GPU against fp64, then times it; not part of the build.
  *
  *   nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -Ilib -Ikernels \
- *        tests/scan_driver.cu kernels/palimpsa_*.cu lib/base.c lib/tensor.c -o scan_driver
+ *        tests/scan_driver.cu kernels/palimpsa_*.cu lib/base.c lib/seqs.c lib/tensor.c -o scan_driver
  *   scan_driver [fast | once] check | bench | time | CASE...     fast: no check; once: neither check nor time
  *
  * Errors are relative RMS over each head, of each tensor the worst; for BF16 tensors in units of what rounding the
@@ -19,7 +19,7 @@ struct drive {
     int  T, H, Hq, Hk, K, V;
     enum dtype type;
     bool state, var, gnext;
-    int  decay;                         /* 0: bench, heads of all speeds; 1: weak, strong, strong with resets */
+    int  decay;                         /* 0: bench, heads of all speeds; 1: weak, strong, strong with resets; 2: weak */
     int  pad;                           /* added to the row stride of q k v beta o */
     int  heads;                         /* how many heads to check, 0: all */
     bool bench;
@@ -49,6 +49,14 @@ static const struct drive drives[] = {
     { "k160",      5, 0, 150, 2, 1, 2, 160, 32, BF16, true, false, true, 1, 0, 0, false },
     { "k192",      5, 0, 150, 2, 2, 2, 192, 96, BF16, true, false, true, 1, 0, 0, false },
     { "k256",      5, 0, 150, 2, 2, 2, 256, 64, BF16, true, false, true, 1, 0, 0, false },
+    { "even16",    8, 128, 1024, 4, 2, 1, 16, 32, BF16, false, false, false, 1, 0, 0, false },
+    { "even16s",   5, 256, 1216, 4, 4, 4, 16, 32, BF16, true, false, true, 1, 8, 0, false },
+    { "wide16",    5, 256, 1216, 4, 1, 1, 16, 96, BF16, true, false, true, 1, 0, 0, false },
+    { "even48",    9, 128, 1100, 3, 3, 3, 48, 96, BF16, true, false, true, 1, 0, 0, false },
+    { "even48s",   3, 512, 1536, 3, 3, 3, 48, 48, BF16, false, false, true, 1, 0, 0, false },
+    { "even64",   20, 64, 1280, 3, 3, 3, 64, 32, BF16, true, false, false, 1, 0, 0, false },
+    { "even96",    2, 320, 640, 3, 3, 3, 96, 48, BF16, true, false, true, 1, 0, 0, false },
+    { "even128",   6, 128, 768, 3, 3, 3, 128, 64, BF16, true, false, true, 0, 0, 0, false },
     { "step",   1000, 1, 1000, 4, 2, 2, 48, 48, BF16, true, true, false, 0, 0, 0, false },
     { "step5",    37, 1, 37, 4, 2, 2, 5, 7, F32, true, true, false, 0, 0, 0, false },
     { "170M",      8, 4096, 32768, 16, 16, 16, 48, 48, BF16, false, false, false, 0, 0, 2, true },
@@ -59,6 +67,12 @@ static const struct drive drives[] = {
     { "carried",  16, 0, 32768, 16, 16, 16, 48, 48, BF16, true, false, true, 0, 0, 2, true },
     { "s64",       8, 4096, 32768, 16, 16, 16, 64, 64, BF16, false, false, false, 0, 0, 1, true },
     { "s96",       8, 4096, 32768, 16, 16, 16, 96, 96, BF16, false, false, false, 0, 0, 1, true },
+    { "recall",  128, 512, 65536, 8, 8, 8, 16, 32, BF16, false, false, false, 2, 0, 2, true },
+    { "recall1k", 64, 1024, 65536, 8, 8, 8, 16, 32, BF16, false, false, false, 2, 0, 2, true },
+    { "mamba",   128, 512, 65536, 8, 1, 1, 16, 32, BF16, false, false, false, 2, 0, 0, true },
+    { "uneven",  128, 0, 65536, 8, 8, 8, 16, 32, BF16, false, false, false, 2, 0, 2, true },
+    { "fading", 128, 512, 65536, 8, 8, 8, 16, 32, BF16, false, false, false, 0, 0, 2, true },
+    { "long16",    1, 65536, 65536, 8, 8, 8, 16, 32, BF16, false, false, false, 2, 0, 2, true },
     { "f32",       8, 4096, 32768, 16, 16, 16, 48, 48, F32, false, false, false, 0, 0, 1, true },
 };
 
@@ -91,7 +105,7 @@ __global__ void make_kernel(struct tensor y, int how, int mode, uint64_t seed)
             else if (how == SIGMOID || how == POSITIVE)
                 a = 1.f / (1.f + expf(-a));
             else if (how == DECAY) {
-                const float strength = mode == 0 ? 16.f * unit(h * 7 + 3) : h % 3 == 0 ? 0.2f : h % 3 == 1 ? 8.f : 60.f;
+                const float strength = mode == 0 ? 16.f * unit(h * 7 + 3) : mode == 2 ? 1.f : h % 3 == 0 ? 0.2f : h % 3 == 1 ? 8.f : 60.f;
                 a = -log1pf(expf(a)) * 0.05f * strength;
                 if (mode == 1 && h % 3 == 2 && unit(seed * 3 + r) < 0.03f)
                     a = -200.f;
