@@ -76,9 +76,7 @@ __device__ inline uint32_t pack_bf16(float lo, float hi)
 template <int P> __device__ inline void split(uint32_t (&r)[P], float x, float y)
 {
     r[0] = pack_bf16(x, y);
-    if (P > 1) {
-        const __nv_bfloat162 v = *(const __nv_bfloat162 *)&r[0];
-        r[P - 1] = pack_bf16(x - __low2float(v), y - __high2float(v));
-    }
+    if (P > 1)
+        r[P - 1] = pack_bf16(x - __uint_as_float(r[0] << 16), y - __uint_as_float(r[0] & 0xffff0000u));
 }
 #endif
