@@ -9,7 +9,7 @@
  *
  * All pairs of a read i and a write j that the decay of t stands between. Terms of one sign are never
  * subtracted from each other except in the last sum, whose parts are exact to F32. */
-#include "linear_tile.cuh"
+#include "linear_warp.cuh"
 
 struct shared {
     struct tile w;
@@ -378,9 +378,18 @@ static void linear_backward(struct dev *d, const struct seqs *s, const struct sc
     if (x->k.dim[1] != y.H)
         y.part_k = p, p += rows;
     y.keep_carry = p;
+    const bool walks = y.go.data && linear_walks(d, s, &y);
+    if (walks && !y.piece) {
+        if (s->n)
+            linear_walk_backward(d, &y);
+        return;
+    }
     if (tiles) {
         linear_carries(d, &y);
-        backward_launch(d, &y);
+        if (walks)
+            linear_walk_backward(d, &y);
+        else
+            backward_launch(d, &y);
     }
     if (y.gstate.data)
         linear_gstate(d, &y, s->n);

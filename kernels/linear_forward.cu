@@ -1,5 +1,5 @@
 /* linear_forward.cu - what the linear scan reads, a tile at a time; linear_step.cu does short documents. */
-#include "linear_tile.cuh"
+#include "linear_warp.cuh"
 
 /* Weight of the memory that token i of the tile reads; 0 when its document began with none. */
 __device__ inline float source_weight(const struct linear &x, const struct tile *w, int i)
@@ -105,6 +105,7 @@ struct linear linear_of(const struct seqs *s, const struct scan_io *x)
     y.start = s->dstart;
     y.seq   = s->dseq;
     y.T     = s->tokens;
+    y.N     = s->n;
     y.H     = (int)x->v.dim[1];
     y.K     = (int)x->k.dim[2];
     y.V     = (int)x->v.dim[2];
@@ -149,11 +150,21 @@ void linear_forward(struct dev *d, const struct seqs *s, const struct scan_io *x
             linear_step(d, &y, s->n);
         return;
     }
+    const bool walks = linear_walks(d, s, &y);
+    if (walks && !y.piece) {
+        y.slot = (float *)x->saved[0].data;
+        if (s->n)
+            linear_walk_forward(d, &y);
+        return;
+    }
     y.slot      = (float *)(x->saved[0].data ? x->saved[0].data : scratch);
     y.keep_slot = (float *)scratch + (x->saved[0].data ? 0 : tiles * y.H * y.V * y.K);
     if (tiles) {
         linear_slots(d, &y);
-        read_launch(d, &y);
+        if (walks)
+            linear_walk_forward(d, &y);
+        else
+            read_launch(d, &y);
     }
     if (y.next.data)
         linear_next(d, &y, s->n);

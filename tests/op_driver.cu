@@ -323,6 +323,16 @@ int main(int argc, char **argv)
     time_linear("2x4096 H80 K128 V64", 2, 8192, 80, 80, 128, 64, BF16);
     time_linear("2x4096 H80 K128 V64 G1", 2, 8192, 80, 1, 128, 64, BF16);
     time_linear("300x109 H16 K48 V48", 300, 32768, 16, 16, 48, 48, BF16);
+    for (int docs = 128; docs; docs = docs > 1 ? docs / 8 : 0) {
+        char name[64];
+        snprintf(name, sizeof name, "%dx%d H8 K16 V32", docs, 65536 / docs);
+        time_linear(name, docs, 65536, 8, 8, 16, 32, BF16);
+    }
+    time_linear("64x1024 H8 K16 V32", 64, 65536, 8, 8, 16, 32, BF16);
+    time_linear("128x512 H8 K16 V16", 128, 65536, 8, 8, 16, 16, BF16);
+    time_linear("128x512 H8 K32 V32", 128, 65536, 8, 8, 32, 32, BF16);
+    time_linear("128x512 H8 K32 V64", 128, 65536, 8, 8, 32, 64, BF16);
+    time_linear("128x512 H8 K64 V64", 128, 65536, 8, 8, 64, 64, BF16);
     time_linear("8x4096 H16 K48 V48 fp32", 8, 32768, 16, 16, 48, 48, F32);
     time_step(256);
     time_elementwise();

@@ -9,6 +9,7 @@
 
 #define LENGTHS(...) .length = (const int32_t[]){ __VA_ARGS__ }, .n = (int)LEN(((const int32_t[]){ __VA_ARGS__ }))
 #define DECAYS(...)  .decay = (const float[]){ __VA_ARGS__ }, .decays = (int)LEN(((const float[]){ __VA_ARGS__ }))
+#define MANY         LENGTHS(17, 0, 1, 33, 16, 40, 15, 2, 31, 32, 40, 5, 38, 40, 39, 8, 37, 36, 40, 0, 30, 40, 35)
 
 /* Every law. */
 static const struct scan_case small[] = {
@@ -23,6 +24,14 @@ static const struct scan_case small[] = {
     { .Hq = 1, .Hk = 1, .H = 2, .K = 8, .V = 8, LENGTHS(0, 0), .state = true, .seed = 8 },
     { .Hq = 1, .Hk = 1, .H = 3, .K = 24, .V = 16, LENGTHS(128), .state = true, DECAYS(-1e-6f, -1, -80), .seed = 9 },
     { .Hq = 1, .Hk = 1, .H = 2, .K = 48, .V = 20, LENGTHS(65, 79), .state = true, DECAYS(-0.01f, 0, -200, -1e-6f), .seed = 10 },
+    /* A warp per head: of documents, and of pieces of them. */
+    { .Hq = 16, .Hk = 16, .H = 16, .K = 16, .V = 32, MANY, .state = true, .seed = 11 },
+    { .Hq = 16, .Hk = 16, .H = 16, .K = 24, .V = 8, MANY, .strided = true, .seed = 12 },
+    { .Hq = 16, .Hk = 16, .H = 16, .K = 8, .V = 16, MANY, .state = true, DECAYS(-1e-6f, -1, -80), .seed = 13 },
+    { .Hq = 2, .Hk = 2, .H = 2, .K = 16, .V = 32, LENGTHS(130, 0, 1, 64, 70), .state = true, .strided = true, .seed = 14 },
+    { .Hq = 3, .Hk = 3, .H = 3, .K = 32, .V = 24, LENGTHS(64, 128, 200, 5), .state = true, .seed = 15 },
+    { .Hq = 16, .Hk = 16, .H = 16, .K = 32, .V = 64, MANY, .state = true, .seed = 16 },
+    { .Hq = 2, .Hk = 2, .H = 2, .K = 24, .V = 40, LENGTHS(70, 128, 3), .state = true, .strided = true, .seed = 17 },
 };
 
 /* Agreement with the definition alone: wide, long, or at the limits of the decay. */
@@ -38,6 +47,10 @@ static const struct scan_case wide[] = {
     { .Hq = 1, .Hk = 1, .H = 2, .K = 16, .V = 16, LENGTHS(130), .state = true, DECAYS(-200), .seed = 29 },
     { .Hq = 1, .Hk = 1, .H = 1, .K = 16, .V = 16, LENGTHS(257), DECAYS(0), .seed = 30 },
     { .Hq = 1, .Hk = 1, .H = 1, .K = 16, .V = 16, LENGTHS(257), .state = true, DECAYS(-9, -3, -2), .seed = 31 },
+    { .Hq = 64, .Hk = 64, .H = 64, .K = 16, .V = 32, LENGTHS(200, 150, 100, 190), .state = true, .seed = 32 },
+    { .Hq = 64, .Hk = 64, .H = 64, .K = 32, .V = 32, LENGTHS(130, 192, 130, 64), .seed = 33 },
+    { .Hq = 100, .Hk = 100, .H = 100, .K = 16, .V = 16, LENGTHS(1400), .state = true, .seed = 34 },
+    { .Hq = 64, .Hk = 64, .H = 64, .K = 32, .V = 64, LENGTHS(100, 100, 100, 78), .state = true, .seed = 35 },
 };
 
 static void law(const struct scan_case *c, struct scan_error e, const char *type)
