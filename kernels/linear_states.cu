@@ -155,17 +155,21 @@ __global__ void __launch_bounds__(THREADS) outer_kernel(const __grid_constant__ 
     }
 }
 
-/* One thread per element of a memory walks over the tiles. */
-__global__ void __launch_bounds__(THREADS, 4)
-chain_kernel(float *memory, const float *keep, int64_t tiles, int64_t size, int64_t VK, int64_t H, bool back)
+/* One thread per element of a memory walks over the tiles. CUT: it begins at the first of the `span` tiles of
+ * blockIdx.y in which nothing is kept, and ends before the first such tile beyond them. */
+template <bool CUT> __global__ void __launch_bounds__(THREADS, 4)
+chain_kernel(float *memory, const float *keep, int64_t tiles, int64_t span, int64_t size, int64_t VK, int64_t H,
+             bool back)
 {
     constexpr int AHEAD = 16;            /* loads under way: there are few threads, and each waits for memory */
     const int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x, h = e / VK, step = back ? -1 : 1;
+    const int64_t begin = CUT ? blockIdx.y * span : 0;
+    bool on = !CUT;
     float S = 0.f;
 
     if (e >= size)
         return;
-    for (int64_t c0 = 0; c0 < tiles; c0 += AHEAD) {
+    for (int64_t c0 = begin; c0 < tiles && (on || c0 < begin + span); c0 += AHEAD) {
         const int64_t c = back ? tiles - 1 - c0 : c0;
         float u[AHEAD], f[AHEAD];
 #pragma unroll
@@ -175,8 +179,11 @@ chain_kernel(float *memory, const float *keep, int64_t tiles, int64_t size, int6
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            S = f[i] != 0.f ? f[i] * S + u[i] : u[i];
-            if (f[i] != 0.f)
+            if (CUT && f[i] == 0.f && c0 + i >= begin + span)
+                return;
+            on = on || f[i] == 0.f;
+            S  = f[i] != 0.f ? f[i] * S + u[i] : u[i];
+            if (on && f[i] != 0.f)
                 memory[(c + i * step) * size + e] = S;
         }
     }
@@ -195,14 +202,21 @@ template <int MODE> static void outer_launch(struct dev *d, const struct linear 
     CUDA(cudaGetLastError());
 }
 
+/* Where one walk would leave most of the device idle there are several, but no more than documents. */
 static void chain_launch(struct dev *d, const struct linear *x, float *memory, const float *keep, bool back)
 {
     const int64_t tiles = ceil_div(x->T, TILE), VK = (int64_t)x->V * x->K, size = x->H * VK;
+    const int64_t blocks = ceil_div(size, THREADS), span = 16 * ceil_div(tiles, 16 * min64(x->N, tiles));
 
     if (tiles < 2)
         return;
-    chain_kernel<<<(unsigned)ceil_div(size, THREADS), THREADS, 0, stream_of(d)>>>(memory, keep, tiles, size, VK, x->H,
-                                                                                 back);
+    if (blocks < cuda_of(d)->sms && x->N >= 8) {
+        const dim3 grid((unsigned)blocks, (unsigned)ceil_div(tiles, span));
+        chain_kernel<true><<<grid, THREADS, 0, stream_of(d)>>>(memory, keep, tiles, span, size, VK, x->H, back);
+    } else {
+        const dim3 grid((unsigned)blocks);
+        chain_kernel<false><<<grid, THREADS, 0, stream_of(d)>>>(memory, keep, tiles, 0, size, VK, x->H, back);
+    }
     CUDA(cudaGetLastError());
 }
 
