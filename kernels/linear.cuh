@@ -21,7 +21,7 @@ struct linear {
     float        *keep_slot, *keep_carry;/* [tiles,H] what remains of the slot before, the carry after, in this one */
     float        *part_q, *part_k;       /* [T,H,K] gradients per head when heads share q or k */
     const int32_t *start, *seq;
-    int64_t       T, N;
+    int64_t       T, N;                  /* N: sequences, or the room for them when none brings or leaves a memory */
     int64_t       piece;                 /* tokens that a warp walks over, or 0 (linear_warp.cuh) */
     int           H, K, V, B;            /* memories are worked on in blocks of 16 B x 16 B */
     int           Kp, Vp, Vr;            /* padded to blocks; Vr: columns of v that shared memory holds at once */

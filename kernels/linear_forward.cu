@@ -105,7 +105,7 @@ struct linear linear_of(const struct seqs *s, const struct scan_io *x)
     y.start = s->dstart;
     y.seq   = s->dseq;
     y.T     = s->tokens;
-    y.N     = s->n;
+    y.N     = y.state.data || y.next.data ? s->n : max64(s->n, s->room);
     y.H     = (int)x->v.dim[1];
     y.K     = (int)x->k.dim[2];
     y.V     = (int)x->v.dim[2];

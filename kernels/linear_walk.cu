@@ -144,7 +144,7 @@ bool linear_walks(const struct dev *d, const struct seqs *s, struct linear *x)
 {
     const int64_t tiles = seqs_tiles(s), enough = 16 * cuda_of(d)->sms;
 
-    x->piece = x->T * x->H >= 256 * s->longest ? 0 : TILE * (tiles * x->H <= enough ? 1 : tiles * x->H / enough);
+    x->piece = x->T * x->H >= 256 * seqs_about(s->longest) ? 0 : TILE * (tiles * x->H <= enough ? 1 : tiles * x->H / enough);
     return x->wide && x->q.type == BF16 && x->K <= 32 && x->V <= 64 && x->q.dim[1] == x->H && x->k.dim[1] == x->H;
 }
 

@@ -153,7 +153,8 @@ struct work {
 };
 
 /* A forward trip that carries memory depends on how many sequences there are and on whether they are single tokens;
- * one in which each is alone depends on where they begin. Scans cut a row differently when sequences begin evenly. */
+ * one in which each is alone depends on where they begin. Scans cut a row differently when sequences begin evenly.
+ * A recording of learning serves all rows with as much room for sequences and with a longest of about that length. */
 static void record(struct model *m, enum work_kind kind, const struct seqs *s, const struct upload *u,
                    const struct pass *p, float scale)
 {
@@ -305,7 +306,7 @@ void model_learn_begin(struct model *m, const struct batch *batch, float scale,
 
     memset(&w, 0, sizeof w);                     /* compared as bytes */
     w.model = m, w.kind = WORK_LEARN, w.scale = scale, w.tokens = s.tokens, w.rows = u.target.dim[0];
-    w.even = seqs_even(&s), w.recompute = m->recompute;
+    w.n = s.room, w.longest = seqs_about(s.longest), w.even = seqs_even(&s), w.recompute = m->recompute;
     if (!done)                                   /* what done starts, with other ranks, cannot be recorded */
         op_record(d, &w, sizeof w);
     op_embed(d, x, m->params.at[m->embed].value, u.token.data);

@@ -51,6 +51,14 @@ static int64_t last_rows(const struct batch *b, int32_t *row)
     return b->seqs.n;
 }
 
+/* What dstart points to. */
+static void starts(const struct seqs *s, int32_t *to)
+{
+    memcpy(to, s->start, (size_t)(s->n + 1) * sizeof *to);
+    for (int64_t i = s->n + 1; i <= s->room; i++)
+        to[i] = (int32_t)s->tokens;
+}
+
 /* What dalone points to. */
 static void alone(const struct seqs *s, int32_t *to)
 {
@@ -87,7 +95,8 @@ struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enu
     struct dev *d = m->dev;
     int64_t T = b->seqs.tokens, N = b->seqs.n, most = T > N ? T : N, one = lines(T), used = 2 * one, n = 0;
     int64_t each = d->alone ? lines(2 * N + T) : 0;
-    struct tensor all = arena_push(&d->keep, SHAPE(I32, 2 * one + 2 * lines(most) + one + lines(most + 1) + each));
+    int64_t begins = lines(seqs_about(most) + 1);
+    struct tensor all = arena_push(&d->keep, SHAPE(I32, 3 * one + 2 * lines(most) + begins + each));
     struct upload u = { 0 };
     int32_t *token, *seq, *target, *row, *place;
 
@@ -119,10 +128,11 @@ struct upload upload(struct model *m, const struct batch *b, struct seqs *s, enu
         used += one;
     }
     *s = b->seqs;
-    s->dstart = tensor_rows(all, used, N + 1).data;
+    s->room = which == UPLOAD_LABELLED ? seqs_about(N) : N;
+    s->dstart = tensor_rows(all, used, s->room + 1).data;
     if (b->token)
-        memcpy(token + used, b->seqs.start, (size_t)(N + 1) * sizeof *token);
-    used += lines(N + 1);
+        starts(s, token + used);
+    used += lines(s->room + 1);
     if (each) {
         s->dalone = tensor_rows(all, used, each).data;
         if (b->token)

@@ -46,6 +46,15 @@ int64_t seqs_even(const struct seqs *s)
     return even;
 }
 
+int64_t seqs_about(int64_t n)
+{
+    int64_t about = 1;
+
+    while (about < n)
+        about *= 2;
+    return about;
+}
+
 void seqs_expand(const struct seqs *s, int32_t *seq, int32_t *pos)
 {
     for (int i = 0; i < s->n; i++)

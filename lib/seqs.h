@@ -12,7 +12,8 @@ struct seqs {
     int            n;          /* N */
     int64_t        longest;
     const int32_t *start;      /* [n+1] cumulative lengths, host; start[0] = 0, start[n] = tokens */
-    const int32_t *dstart;     /* [n+1] the same on the device */
+    const int32_t *dstart;     /* [n+1] the same on the device, then `tokens` up to [room]: empty sequences */
+    int64_t        room;       /* 0: n. What is launched for so many serves every row with as much room */
     const int32_t *dseq;       /* [tokens] device: which sequence a token belongs to */
     const int32_t *dalone;     /* [n,2] device: for each sequence 0 and its length; then [tokens] zeros; may be NULL */
 };
@@ -26,6 +27,8 @@ struct seqs seqs_alone(const struct seqs *s, int i, int32_t start[2]);
 /* The least SEQ_TILE * 2^i of which every multiple before T begins a sequence; T or more: only the row's start is sure.
  * Needs `start`; NULL: INT64_MAX. */
 int64_t     seqs_even(const struct seqs *s);
+/* The least power of two that is not less than n: plans that a recording may repeat for other rows go by it. */
+int64_t     seqs_about(int64_t n);
 static inline int64_t seqs_tiles(const struct seqs *s) { return (s->tokens + SEQ_TILE - 1) / SEQ_TILE; }
 EXTERN_C_END
 #endif

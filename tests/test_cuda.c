@@ -90,7 +90,7 @@ static const char small_model[] =
     "\"intermediate_size\": 104, \"time_step_min\": 0.001, \"time_step_max\": 0.1, \"beta_step_rank\": 20, \"initializer_range\": 0.2, "
     "\"metaplastic_layers\": [0]}";
 
-enum { VOCAB = 301, STEPS = 6, ROW = 96 };
+enum { VOCAB = 301, STEPS = 6, ROW = 1536, MOST_STARTS = 130 };
 
 static bool open_small(struct model *m, struct dev *d, bool learn)
 {
@@ -157,14 +157,27 @@ static void nothing(void *arg, int bucket)
     (void)arg, (void)bucket;
 }
 
-/* Gradients after four rows, of which the last two have other documents and the others few labels. */
-static double learn(struct dev *d, bool tell, bool recompute, float **grads, int64_t *n)
+/* Rows of the first two kinds are served by one recording: their documents are not as many, but nearly. So are those of
+ * the next two. */
+static int documents(int32_t *start, int kind)
 {
-    int32_t token[ROW], target[ROW], start[2][4] = { { 0, 40, 41, ROW }, { 0, 7, ROW, ROW } };
+    static const int32_t few[][5] = { { 0, 40, 41, ROW }, { 0, 20, 30, 31, ROW }, { 0, 7, ROW } };
+    const int length = kind ? 13 : 15;
+    int n = 0;
+
+    for (start[0] = 0; start[n] < ROW; n++)
+        start[n + 1] = kind > 1 ? few[kind - 2][n + 1] : start[n] + length < ROW ? start[n] + length : ROW;
+    return n;
+}
+
+/* Gradients after four rows of each kind; every second has few labels. */
+static double learn(struct dev *d, bool tell, bool recompute, float **grads, int64_t *count)
+{
+    int32_t token[ROW], target[ROW], start[MOST_STARTS];
     struct model m;
     double loss = 0;
 
-    *n = 0;
+    *count = 0;
     *grads = NULL;
     if (!open_small(&m, d, true)) {
         CHECK(!"the model opens");
@@ -173,8 +186,9 @@ static double learn(struct dev *d, bool tell, bool recompute, float **grads, int
     m.recompute = recompute;
     CHECK(model_reserve(&m, JOB_LEARN, ROW) == 0);
     params_zero_grad(&m.params, d);
-    for (int i = 0; i < 8; i++) {
-        struct batch b = { .token = token, .target = target, .seqs = seqs_of(start[i / 4], 3 - i / 4) };
+    for (int i = 0; i < 20; i++) {
+        int n = documents(start, i / 4);
+        struct batch b = { .token = token, .target = target, .seqs = seqs_of(start, n) };
         for (int t = 0; t < ROW; t++) {
             token[t] = (int32_t)(rng_bits(3, (uint64_t)i, (uint64_t)t) % VOCAB);
             target[t] = i % 2 && t % 5 ? -1 : token[t] / 2;
@@ -182,9 +196,9 @@ static double learn(struct dev *d, bool tell, bool recompute, float **grads, int
         loss += model_learn(&m, &b, 0.01f, tell ? nothing : NULL, NULL);
     }
     for (int i = 0; i < m.params.nbucket; i++) {
-        *grads = mem_grow(*grads, (size_t)(*n + m.params.bucket[i].count), sizeof **grads);
-        op_get(d, *grads + *n, m.params.bucket[i].grad.data, (size_t)m.params.bucket[i].count * 4);
-        *n += m.params.bucket[i].count;
+        *grads = mem_grow(*grads, (size_t)(*count + m.params.bucket[i].count), sizeof **grads);
+        op_get(d, *grads + *count, m.params.bucket[i].grad.data, (size_t)m.params.bucket[i].count * 4);
+        *count += m.params.bucket[i].count;
     }
     model_close(&m);
     return loss;

@@ -166,7 +166,8 @@ static void tables(void)
 static void seeds(void)
 {
     struct point p[2] = { { .x = 1, .y = 0.5, .smooth = 0.5 }, { .x = 2, .y = 0.75, .smooth = 0.75 } };
-    struct curve c[3] = { { .label = "one", .train = p, .ntrain = 2 }, { .label = "one", .train = p, .ntrain = 2, .again = true },
+    struct curve c[3] = { { .label = "one", .train = p, .ntrain = 2 },
+                          { .label = "one", .train = p, .ntrain = 2, .again = true },
                           { .label = "two", .train = p, .ntrain = 2 } };
     struct figure f = { .frame = { NULL, "x", "y", 300, 200 }, .curve = c, .n = 3 };
     char path[80], *text, *first, *second, *third;

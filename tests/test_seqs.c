@@ -40,6 +40,7 @@ int main(void)
     CHECK(seqs_even(&s) == 512);
     s = seqs_of((int32_t[]){ 0, 100, 1280 }, 2);
     CHECK(seqs_even(&s) >= 1280);
+    CHECK(seqs_about(0) == 1 && seqs_about(1) == 1 && seqs_about(64) == 64 && seqs_about(65) == 128);
     s.start = NULL;
     CHECK(seqs_even(&s) == INT64_MAX);
     for (int round = 0; round < 500; round++) {        /* pieces of 0 to 3 tiles, now and then a token more */
