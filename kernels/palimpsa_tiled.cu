@@ -34,13 +34,13 @@ bool palimpsa_tiled_fits_back(const struct scan_io *g)
         near(g->o) && near(g->q) && near(g->k) && near(g->v) && near(g->beta);
 }
 
-/* How a row may be cut: tokens of a piece at most and at least; what a piece costs of its own, in tokens, unless
- * documents begin with every `even` tokens and a piece is a multiple of that. */
-struct cutting { int64_t jobs, running, most, least, extra, even; bool uneven; };
+/* How a row may be cut: tokens of a piece at most and at least; what a piece costs of its own, in tokens. */
+struct cutting { int64_t jobs, running, most, least, extra; bool uneven; };
 
 /* Tokens of a piece of the row that one block walks: few waves of blocks, and full ones. Where pieces queue and are
- * uneven, the last is half done when the others are. */
-static int64_t piece_tokens(int64_t T, const struct cutting *c)
+ * uneven, the last is half done when the others are. Where documents begin with every `even` tokens, a piece of a
+ * multiple of that costs nothing of its own. */
+static int64_t piece_tokens(int64_t T, const struct cutting *c, int64_t even)
 {
     int64_t best = c->most;
     double  least = 1e30;
@@ -49,23 +49,27 @@ static int64_t piece_tokens(int64_t T, const struct cutting *c)
         const int64_t all = ceil_div(T, n) * c->jobs;
         const double  waves = c->uneven && all > c->running ? (double)all / (double)c->running + 0.5
                                                             : (double)ceil_div(all, c->running);
-        const double  cost = waves * (double)(n + (n % c->even ? c->extra : 0));
+        const double  cost = waves * (double)(n + (n % even ? c->extra : 0));
         if (cost < 0.99 * least)
             least = cost, best = n;
     }
     return best;
 }
 
-/* Pieces for these documents, of as many tokens as `most` or more: scratch does not depend on where documents begin. */
-static int64_t piece_of(const struct seqs *s, const struct cutting *most, int64_t *period)
-{
-    struct cutting c = *most;
+/* Pieces for these documents. There are at most `most`, wherever documents begin: scratch is for so many. */
+struct pieces { int64_t tokens, n, most, period; };
 
-    c.least = piece_tokens(s->tokens, &c);
-    c.even = seqs_even(s);
-    const int64_t n = piece_tokens(s->tokens, &c);
-    *period = c.even < s->tokens ? ceil_div(c.even, n) : ceil_div(s->tokens, n);
-    return n;
+static struct pieces pieces_of(const struct seqs *s, struct cutting c)
+{
+    const int64_t T = s->tokens, even = seqs_even(s);
+    struct pieces p;
+
+    c.least  = piece_tokens(T, &c, INT64_MAX);
+    p.most   = ceil_div(T, c.least);
+    p.tokens = piece_tokens(T, &c, even);
+    p.n      = ceil_div(T, p.tokens);
+    p.period = even < T ? ceil_div(even, p.tokens) : p.n;
+    return p;
 }
 
 static struct tiled tiled_of(const struct dev *d, const struct seqs *s, const struct scan_io *x, bool backward,
@@ -79,30 +83,26 @@ static struct tiled tiled_of(const struct dev *d, const struct seqs *s, const st
     w.T = T, w.H = H, w.V = V, w.one = 1.f;
     w.opens = (const uint64_t *)carve(m, 2 * seqs_tiles(s));
     if (!backward) {
-        const struct cutting c = { H * V / shapes[shape].rows, shapes[shape].read_blocks * cuda_of(d)->sms, 1024,
-                                   2 * TILE, 32, INT64_MAX, false };
-        const int64_t most = ceil_div(T, piece_tokens(T, &c));
-        w.span_tokens = piece_of(s, &c, &w.period);
-        w.spans     = ceil_div(T, w.span_tokens);
-        w.span      = carve(m, most * memory);
-        w.kept      = carve(m, most * H);
+        const struct pieces p = pieces_of(s, { H * V / shapes[shape].rows, shapes[shape].read_blocks * cuda_of(d)->sms,
+                                               1024, 2 * TILE, 32, false });
+        w.span_tokens = p.tokens, w.spans = p.n, w.period = p.period;
+        w.span      = carve(m, p.most * memory);
+        w.kept      = carve(m, p.most * H);
         w.next      = (int *)carve(m, 1);
         return w;
     }
     w.parts     = V / shapes[shape].rows;
-    const struct cutting c = { H * w.parts, shapes[shape].reverse_blocks * cuda_of(d)->sms, 2048, 2 * TILE, 45,
-                               INT64_MAX, true };
-    const int64_t most = ceil_div(T, piece_tokens(T, &c));
-    w.segment   = piece_of(s, &c, &w.period);
-    w.segments  = ceil_div(T, w.segment);
-    w.grad      = carve(m, most * memory);
-    w.grad_kept = carve(m, most * H);
+    const struct pieces p = pieces_of(s, { H * w.parts, shapes[shape].reverse_blocks * cuda_of(d)->sms, 2048, 2 * TILE,
+                                           45, true });
+    w.segment   = p.tokens, w.segments = p.n, w.period = p.period;
+    w.grad      = carve(m, p.most * memory);
+    w.grad_kept = carve(m, p.most * H);
     w.rest      = carve(m, seqs_tiles(s) * H);
     w.check     = (float4 *)carve(m, cuda_of(d)->sms * shapes[shape].reverse_blocks * 7 * shapes[shape].rows * K * 2);
     w.next      = (int *)carve(m, 1);
     w.dump      = carve(m, 1024);
     w.priors    = w.segments * w.parts * shapes[shape].warps;
-    w.prior     = carve(m, most * w.parts * shapes[shape].warps * H);
+    w.prior     = carve(m, p.most * w.parts * shapes[shape].warps * H);
     if (w.parts > 1 || x->q.dim[1] != H)
         w.dq    = carve(m, w.parts * T * H * K);
     if (w.parts > 1 || x->k.dim[1] != H)
