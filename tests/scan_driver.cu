@@ -366,16 +366,14 @@ static bool drive(struct dev *d, const struct drive *c, bool verify, bool time)
 {
     const int64_t T = c->T, H = c->H, K = c->K, V = c->V;
     const std::vector<int32_t> start = cut(c);
-    struct seqs s = { T, c->docs, 0, start.data(), NULL, NULL };
+    struct seqs s = seqs_of(start.data(), c->docs);
     std::vector<int32_t> seq(T);
     struct scan_io x = {}, g = {};
     void *scratch;
     bool ok = true;
 
-    for (int n = 0; n < s.n; n++) {
-        s.longest = std::max<int64_t>(s.longest, start[n + 1] - start[n]);
+    for (int n = 0; n < s.n; n++)
         std::fill(seq.begin() + start[n], seq.begin() + start[n + 1], n);
-    }
     int32_t *dstart = (int32_t *)fresh(F32, 0, { s.n + 1 }).data, *dseq = (int32_t *)fresh(F32, 0, { T }).data;
     CUDA(cudaMemcpy(dstart, start.data(), start.size() * 4, cudaMemcpyHostToDevice));
     CUDA(cudaMemcpy(dseq, seq.data(), seq.size() * 4, cudaMemcpyHostToDevice));
