@@ -155,14 +155,16 @@ static int scan_lengths(const struct bench *b, int32_t *length, int most)
 static void check_scans(struct bench *b, const struct scan *f)
 {
     static const int32_t odd[] = { 1, 63, 0, 64, 65, 200 };
-    static const int64_t sizes[][5] = { { 1, 1, 1, 16, 16 }, { 2, 2, 4, 17, 5 }, { 2, 2, 2, 48, 48 }, { 1, 1, 2, 128, 64 },
-                                        { 1, 1, 1, 96, 192 }, { 3, 3, 3, 64, 33 }, { 1, 1, 1, 64, 96 }, { 1, 1, 1, 128, 32 } };
+    static const int64_t sizes[][5] = {
+        { 1, 1, 1, 16, 16 }, { 2, 2, 4, 17, 5 }, { 2, 2, 2, 48, 48 }, { 1, 1, 2, 128, 64 }, { 1, 1, 1, 96, 192 },
+        { 3, 3, 3, 64, 33 }, { 1, 1, 1, 64, 96 }, { 1, 1, 1, 128, 32 },
+    };
 
     for (size_t i = 0; i < LEN(sizes); i++)
         for (int state = 0; state < 2; state++) {
             struct scan_case c = { .Hq = sizes[i][0], .Hk = sizes[i][1], .H = sizes[i][2], .K = sizes[i][3],
-                                   .V = sizes[i][4], .length = odd, .n = (int)LEN(odd) - b->small, .state = state, .var = state,
-                                   .strided = i % 2, .seed = i };
+                                   .V = sizes[i][4], .length = odd, .n = (int)LEN(odd) - b->small,
+                                   .state = state, .var = state, .strided = i % 2, .seed = i };
             struct scan_error e;
             char name[120];
             snprintf(name, sizeof name, "scan %s H%d K%d V%d %s %s", f->name, (int)c.H, (int)c.K, (int)c.V,
@@ -194,8 +196,8 @@ static int bench_scan(struct bench *b, const struct scan *f)
     if (!b->wrong) {
         t = check_scan_time(&b->dev, f, &c, b->repeats);
         updates = scan_case_updates(&c);
-        snprintf(name, sizeof name, "scan %s T%lld/%d H%lld K%lld V%lld %s", f->name, (long long)b->tokens, c.n, H, K, V,
-                 b->dtype);
+        snprintf(name, sizeof name, "scan %s T%lld/%d H%lld K%lld V%lld %s", f->name, (long long)b->tokens, c.n, H, K,
+                 V, b->dtype);
         snprintf(rate, sizeof rate, "forward %.4g ms, %.4g G updates/s forward, %.4g both", t.forward * 1e3,
                  updates / t.forward / 1e9, updates / t.both / 1e9);
         row(b, name, NULL, 0, t.both * 1e3, rate);
@@ -268,7 +270,8 @@ static int bench_model(struct bench *b)
         if (!status) {
             char name[120], rate[96];
             double rates = (double)T / ms * 1e3;
-            snprintf(name, sizeof name, "model %s T%lld/%lld %s", b->model, (long long)T, (long long)b->context, b->dtype);
+            snprintf(name, sizeof name, "model %s T%lld/%lld %s", b->model, (long long)T, (long long)b->context,
+                     b->dtype);
             snprintf(rate, sizeof rate, "%.0f tokens/s, %.3g TFLOP/s of 6NT, peak %.0f MiB", rates,
                      rates * 6 * (double)config_parameters(&c) / 1e12,
                      (double)(b->dev.kind == DEV_CUDA ? 0 : memory_peak()) / 1048576);
@@ -315,7 +318,8 @@ static int bench_decode(struct bench *b)
         if (!status) {
             char name[120], rate[96];
             qsort(ms, (size_t)b->repeats, sizeof *ms, compare_doubles);
-            snprintf(name, sizeof name, "decode %.60s batch %d after %lld %s", b->model, (int)n, (long long)b->context, b->dtype);
+            snprintf(name, sizeof name, "decode %.60s batch %d after %lld %s", b->model, (int)n,
+                     (long long)b->context, b->dtype);
             snprintf(rate, sizeof rate, "%.0f tokens/s, state %.1f MiB", 1e3 * (double)n / ms[b->repeats / 2],
                      (double)s.state.bytes / 1048576);
             row(b, name, isfinite(logits[0]) ? NULL : "a logit is not finite", 0, ms[b->repeats / 2], rate);
@@ -472,5 +476,5 @@ static int bench(int argc, const char **argv)
     return status;
 }
 
-const struct cmd cmd_bench = { "bench", "check, then time: ops, recurrences, whole steps, decoding, tokenizers", "op|scan|model|decode|tokenize [options]",
-                               bench };
+const struct cmd cmd_bench = { "bench", "check, then time: ops, recurrences, whole steps, decoding, tokenizers",
+    "op|scan|model|decode|tokenize [options]", bench };

@@ -68,8 +68,9 @@ static int print_shard(const char *path)
 
     if (shard_open(&s, path, 0, -1))
         return -1;
-    printf("kind\t%s\ntokens\t%lld\ndocuments\t%lld\nvocabulary\t%lld\nseparator\t%lld\nbytes a token\t%d\nframes\t%lld\n"
-           "bytes\t%lld\ntokenizer\t%s\nprompts\t%s\n", s.kind == SHARD_PTS ? "pts" : s.kind == SHARD_BIN ? "llm.c bin" : "raw",
+    printf("kind\t%s\ntokens\t%lld\ndocuments\t%lld\nvocabulary\t%lld\nseparator\t%lld\nbytes a token\t%d\n"
+           "frames\t%lld\nbytes\t%lld\ntokenizer\t%s\nprompts\t%s\n",
+           s.kind == SHARD_PTS ? "pts" : s.kind == SHARD_BIN ? "llm.c bin" : "raw",
            (long long)s.tokens, (long long)s.documents, (long long)s.vocab, (long long)s.eot, s.width,
            (long long)s.frames, (long long)s.size, s.tokenizer[0] ? s.tokenizer : "unknown",
            s.marked ? "marked" : "not marked");
@@ -83,9 +84,9 @@ static void print_config(const struct config *c)
 
     for (int i = 0; i < c->layers; i++)
         meta += c->meta[i];
-    printf("family\t%s%s\nparameters\t%lld\nlayers\t%d\nmetaplastic layers\t%d\nwidth\t%d\nvocabulary\t%lld\n", c->family,
-           c->native ? " (state-spaces names)" : "", (long long)config_parameters(c), c->layers, meta, c->width,
-           (long long)c->vocab_real);
+    printf("family\t%s%s\nparameters\t%lld\nlayers\t%d\nmetaplastic layers\t%d\nwidth\t%d\nvocabulary\t%lld\n",
+           c->family, c->native ? " (state-spaces names)" : "", (long long)config_parameters(c), c->layers, meta,
+           c->width, (long long)c->vocab_real);
     if (c->vocab != c->vocab_real)
         printf("vocabulary with padding\t%lld\n", (long long)c->vocab);
     printf("heads\t%d\nkey dimension\t%d\nvalue dimension\t%d\nquery and key heads\t%d\nfeed-forward\t%d\n"
@@ -168,7 +169,8 @@ static int print_plasticity(const struct info *o, const char *dir)
             for (int i = 0; i < m.model.cfg.layers; i++)
                 for (int h = 0; h < m.model.cfg.heads; h++) {
                     const struct plasticity_head *a = &p.at[i * m.model.cfg.heads + h];
-                    printf("%d\t%d\t%.4g\t%.4g\t%.4g\t%.4g\t%.4g\n", i, h, a->spread, a->gain, a->window, a->b, a->b_scale);
+                    printf("%d\t%d\t%.4g\t%.4g\t%.4g\t%.4g\t%.4g\n", i, h, a->spread, a->gain, a->window, a->b,
+                           a->b_scale);
                 }
         }
         plasticity_close(&p);
@@ -249,4 +251,5 @@ static int info(int argc, const char **argv)
     return 0;
 }
 
-const struct cmd cmd_info = { "info", "describe a model, config, preset, tensor file or shard", "PATH... [options]", info };
+const struct cmd cmd_info = { "info", "describe a model, config, preset, tensor file or shard", "PATH... [options]",
+    info };

@@ -149,7 +149,8 @@ static int tokenize(int argc, const char **argv)
         OPT_END
     };
     int n = opt_parse(&cmd_tokenize, argc, argv, opts);
-    struct tokenize_options o = { .file = argv, .files = n, .field = field, .prompt = prompt, .progress = isatty(STDERR_FILENO) };
+    struct tokenize_options o = { .file = argv, .files = n, .field = field, .prompt = prompt,
+                                  .progress = isatty(STDERR_FILENO) };
 
     if (n < 0)
         return 2;

@@ -45,4 +45,5 @@ static int verify(int argc, const char **argv)
     return status ? 1 : 0;
 }
 
-const struct cmd cmd_verify = { "verify", "compare a model with reference values", "--model DIR --against FILE", verify };
+const struct cmd cmd_verify = { "verify", "compare a model with reference values", "--model DIR --against FILE",
+    verify };

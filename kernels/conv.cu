@@ -326,7 +326,8 @@ static void conv_bwd_launch(struct dev *d, struct tensor dx, struct tensor dw, s
     if (!resident)
         CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, conv_bwd_kernel<W, N, X>,
                                                            LANES * WARPS, 0));
-    const int strip = strip_of(s->tokens, parts_fit(resident * cuda_of(d)->sms / across, floats, cuda_of(d)->part_bytes));
+    const int strip = strip_of(s->tokens, parts_fit(resident * cuda_of(d)->sms / across, floats,
+                                                    cuda_of(d)->part_bytes));
     const int64_t parts = ceil_div(s->tokens, strip * WARPS);
     float *part = (float *)cuda_part(d, sizeof *part * (size_t)(floats * parts));
     float *part_bias = part + parts * C * f->width;

@@ -245,8 +245,8 @@ void cuda_add_parts(const struct dev *d, float *dst, const float *part, int64_t 
 
 extern "C" const struct ops ops_cuda = {
     "cuda", cuda_alloc, cuda_release, cuda_put, cuda_get, cuda_sync, cuda_lane, cuda_record, cuda_recorded,
-    cuda_fill, cuda_cast, cuda_matmul, cuda_embed, cuda_embed_bwd, cuda_add, cuda_map, cuda_map_bwd, cuda_mul, cuda_mul_bwd,
-    cuda_swiglu, cuda_swiglu_bwd, cuda_decay, cuda_decay_bwd, cuda_gain, cuda_gain_bwd,
+    cuda_fill, cuda_cast, cuda_matmul, cuda_embed, cuda_embed_bwd, cuda_add, cuda_map, cuda_map_bwd,
+    cuda_mul, cuda_mul_bwd, cuda_swiglu, cuda_swiglu_bwd, cuda_decay, cuda_decay_bwd, cuda_gain, cuda_gain_bwd,
     cuda_rmsnorm, cuda_rmsnorm_bwd, cuda_l2norm, cuda_l2norm_bwd, cuda_xent, cuda_conv, cuda_conv_bwd,
     cuda_rope, cuda_sumsq, cuda_adamw, cuda_products, cuda_recall,
 };

@@ -3,8 +3,8 @@
  * The sum is taken in the order of the tokens, so it is the same every time. Tokens are sorted by value without
  * changing their order: each chunk of the row ranks its tokens among those of the same value before them in the
  * chunk; counts of the chunks, added up, say where they go. Then a warp sums each value that came up to PIECE times;
- * more are cut into pieces of PIECE, for text and tasks have tokens that come very often. RANKS threads rank a chunk, of
- * up to MOST_TURNS tokens each. */
+ * more are cut into pieces of PIECE, for text and tasks have tokens that come very often. RANKS threads rank a chunk,
+ * of up to MOST_TURNS tokens each. */
 #include "launch.cuh"
 #include "sheet.cuh"
 
@@ -128,8 +128,8 @@ static __global__ void place_kernel(struct groups g, const int32_t *token)
 
 /* sum of N columns from c over the tokens at[from..to) */
 template <int N, typename X>
-__device__ inline void add_up(float (&sum)[N], const struct groups &g, const struct tensor &dy, int32_t from, int32_t to,
-                              int64_t c)
+__device__ inline void add_up(float (&sum)[N], const struct groups &g, const struct tensor &dy, int32_t from,
+                              int32_t to, int64_t c)
 {
 #pragma unroll 4
     for (int32_t j = from; j < to; j++) {

@@ -124,9 +124,11 @@ static int64_t parts_of(unsigned grid, dim3 block, int64_t H)
  * together. */
 template <int N, typename X>
 __global__ void __launch_bounds__(256, RESIDENT)
-mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x, struct tensor s, bool add, float *part)
+mul_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor dy, struct tensor x, struct tensor s, bool add,
+               float *part)
 {
-    const unsigned id = blockIdx.x * blockDim.y + threadIdx.y, H = (unsigned)x.dim[1], V = (unsigned)x.dim[2], h = id % H;
+    const unsigned H = (unsigned)x.dim[1], V = (unsigned)x.dim[2];
+    const unsigned id = blockIdx.x * blockDim.y + threadIdx.y, h = id % H;
     const int64_t T = x.dim[0], step = gridDim.x * blockDim.y / H, turns = (T + step - 1) / step;
     float total = 0.f;
 
@@ -165,7 +167,8 @@ __global__ void __launch_bounds__(256, RESIDENT)
 gain_bwd_kernel(struct tensor dx, struct tensor ds, struct tensor db, struct tensor x, struct tensor b_scale,
                 struct tensor s, float *part)
 {
-    const unsigned id = blockIdx.x * blockDim.y + threadIdx.y, H = (unsigned)x.dim[1], V = (unsigned)x.dim[2], h = id % H;
+    const unsigned H = (unsigned)x.dim[1], V = (unsigned)x.dim[2];
+    const unsigned id = blockIdx.x * blockDim.y + threadIdx.y, h = id % H;
     const int64_t T = x.dim[0], step = gridDim.x * blockDim.y / H, turns = (T + step - 1) / step;
     const float raw = ((const float *)b_scale.data)[h], scale = softplus(raw), slope = sigmoid(raw);
     float total = 0.f;

@@ -30,7 +30,7 @@ struct linear {
 };
 
 struct tile {
-    float2 total[TILE + 2];              /* [i+1]: decay of the first i tokens, in powers of two, as the sum of two floats */
+    float2 total[TILE + 2];              /* [i+1]: decay of the first i tokens, in powers of two, as two floats' sum */
     int    first[TILE], last[TILE];      /* of the token's document in this tile */
     int    doc[TILE];                    /* -1 beyond the row */
     int    n;

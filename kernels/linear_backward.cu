@@ -352,7 +352,8 @@ static void backward_launch(struct dev *d, const struct linear *x)
         const int inputs = planes<X>() * TILE * 2 * (x->Kp + 8 + x->Vr + 8);
         const int bytes = (int)sizeof(bf16) * (inputs + COMPUTED * memory_plane<B>());
         linear_room(d, backward_kernel<X, B, W>, bytes);
-        backward_kernel<X, B, W><<<(unsigned)(ceil_div(x->T, TILE) * x->H), THREADS, (size_t)bytes, stream_of(d)>>>(*x));
+        const unsigned blocks = (unsigned)(ceil_div(x->T, TILE) * x->H);
+        backward_kernel<X, B, W><<<blocks, THREADS, (size_t)bytes, stream_of(d)>>>(*x));
     CUDA(cudaGetLastError());
     if (x->part_q && x->gq.data)
         FOR_TYPE(x->q.type, X, fold_kernel<X><<<fold, 256, 0, stream_of(d)>>>(x->gq, x->part_q, x->H));

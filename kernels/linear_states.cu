@@ -70,7 +70,8 @@ template <int MODE> __device__ inline struct range edge_range(const struct linea
 
 /* 8 N columns of the sum from (v,k), what remains of base with it, to dst. */
 template <bool W, int N, int M>
-__device__ inline void store_sum(const struct linear &x, const struct range &r, float left, int v, int k, const float (&c)[M][4])
+__device__ inline void store_sum(const struct linear &x, const struct range &r, float left, int v, int k,
+                                 const float (&c)[M][4])
 {
 #pragma unroll
     for (int e = 0; e < 2 * N; e++) {

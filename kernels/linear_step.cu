@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(THREADS) step_kernel(const __grid_constant__ s
             else
                 S[i][0] = S[i][1] = S[i][2] = S[i][3] = 0.f;
         for (int64_t t = from; t < to; t++) {
-            const X *q = (const X *)x.q.data + t * x.q.row + hq * x.K, *k = (const X *)x.k.data + t * x.k.row + hk * x.K;
+            const X *q = (const X *)x.q.data + t * x.q.row + hq * x.K;
+            const X *k = (const X *)x.k.data + t * x.k.row + hk * x.K;
             const float a = expf(((const float *)x.decay.data)[t * x.decay.row + h]);
             const float vt = v < x.V ? load((const X *)x.v.data + t * x.v.row + (int64_t)h * x.V + v) : 0.f;
             float sum = 0.f;

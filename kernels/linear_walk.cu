@@ -142,9 +142,9 @@ __global__ void __launch_bounds__(32) walk_kernel(const __grid_constant__ struct
  * as they can be with work for all. */
 bool linear_walks(const struct dev *d, const struct seqs *s, struct linear *x)
 {
-    const int64_t tiles = seqs_tiles(s), enough = 16 * cuda_of(d)->sms;
+    const int64_t work = seqs_tiles(s) * x->H, enough = 16 * cuda_of(d)->sms;
 
-    x->piece = x->T * x->H >= 256 * seqs_about(s->longest) ? 0 : TILE * (tiles * x->H <= enough ? 1 : tiles * x->H / enough);
+    x->piece = x->T * x->H >= 256 * seqs_about(s->longest) ? 0 : TILE * (work <= enough ? 1 : work / enough);
     return x->wide && x->q.type == BF16 && x->K <= 32 && x->V <= 64 && x->q.dim[1] == x->H && x->k.dim[1] == x->H;
 }
 

@@ -248,8 +248,8 @@ __global__ void __launch_bounds__(THREADS, 1) recall_kernel(const __grid_constan
             read = remember<N, META>(r, held[SMALL ? i : 0], row + k0, u[0] + k0, u[1] + k0, a, rounded<X>(x * s), beta,
                                      Ip);
         for (int k = k0; !SMALL && live && k < K; k += LANES * N)
-            read += remember<N, META>(r, cell_of<N, META>(r, row + k), row + k, u[0] + k, u[1] + k, a, rounded<X>(x * s),
-                                      beta, Ip);
+            read += remember<N, META>(r, cell_of<N, META>(r, row + k), row + k, u[0] + k, u[1] + k, a,
+                                      rounded<X>(x * s), beta, Ip);
         for (int step = LANES / 2; step > 0; step /= 2)
             read += __shfl_xor_sync(0xffffffffu, read, step);
         if (live && tid % LANES == 0)

@@ -5,7 +5,8 @@
  *           fail("%s %s: %s", c->op, c->note, r.fault);
  *
  * A case is one verb at one shape. Small cases come twice: with odd sizes, row strides and alignment, and with
- * all of them even, which is where the wide loads of a GPU are; large ones are for timing. The device needs no reserve: each check brings its own memory. */
+ * all of them even, which is where the wide loads of a GPU are; large ones are for timing. The device needs no
+ * reserve: each check brings its own memory. */
 #ifndef CHECK_OP_H
 #define CHECK_OP_H
 #include "op.h"

@@ -66,7 +66,8 @@ static void rmsnorm_bwd_plan(struct op_plan *p, const struct op_case *c)
 static void rmsnorm_bwd_call(struct dev *d, const struct op_case *c, const struct tensor *a, const struct seqs *s)
 {
     (void)s;
-    op_rmsnorm_bwd(d, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], (enum gate)(c->flags & CASE_GATE), c->flags & CASE_ADD);
+    op_rmsnorm_bwd(d, a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], (enum gate)(c->flags & CASE_GATE),
+                   c->flags & CASE_ADD);
 }
 
 static void l2norm_plan(struct op_plan *p, const struct op_case *c)

@@ -29,7 +29,7 @@ struct dev {
     struct arena      keep;      /* forward pushes, backward pops */
     struct arena      temp;      /* empty at the start and end of every layer */
     void             *priv;      /* streams and cuBLAS handles; NULL on the host */
-    bool              alone;     /* each sequence as if the row held no other: no sum's order depends on its neighbours */
+    bool              alone;     /* each sequence as if it were the row: no sum's order depends on its neighbours */
 };
 
 /* name: "auto" (a GPU when there is one), "cpu", "naive", "cuda", "cuda:N". threads 0: all cores.

@@ -79,7 +79,8 @@ void linear_backward(struct dev *d, struct tensor dx, struct tensor dy, struct t
 int layer_add(struct layer *l, const char *prefix, const char *name, struct tensor shape, unsigned flags,
               draw_fn *draw, float a, float b)
 {
-    struct param p = { .value = shape, .flags = flags, .bucket = BUCKET_LAYER + l->index, .draw = draw, .a = a, .b = b };
+    struct param p = { .value = shape, .flags = flags, .bucket = BUCKET_LAYER + l->index, .draw = draw, .a = a,
+                       .b = b };
 
     REQUIRE(str_format(p.name, sizeof p.name, "%s%s", prefix, name));
     return params_add(l->params, p);

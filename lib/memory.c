@@ -39,7 +39,8 @@ static size_t group_left(void)
 {
     unsigned long long limit, held, idle = 0;
 
-    if (!group_bytes("/sys/fs/cgroup/memory.max", "", &limit) || !group_bytes("/sys/fs/cgroup/memory.current", "", &held))
+    if (!group_bytes("/sys/fs/cgroup/memory.max", "", &limit) ||
+        !group_bytes("/sys/fs/cgroup/memory.current", "", &held))
         return SIZE_MAX;
     group_bytes("/sys/fs/cgroup/memory.stat", "inactive_file ", &idle);
     held -= idle < held ? idle : held;

@@ -41,18 +41,18 @@ int    model_declare(struct model *m, struct dev *d, const struct config *c, con
 /* Declares and allocates; weights are not set (params_init, ckpt_load). 0, or -1 with the reason. */
 int    model_open (struct model *m, struct dev *d, const struct config *c, const struct model_use *use);
 void   model_close(struct model *m);
-/* Per-token loss into nll [tokens] (host, may be NULL; 0 where there is no target); returns the sum. p: state and watch, or NULL. */
+/* Loss of each token into nll (host, or NULL), 0 without a target; returns the sum. p: state and watch, or NULL. */
 double model_loss (struct model *m, const struct batch *b, const struct pass *p, float *nll);
 /* Loss summed over predictions, and grad += scale * d loss. done is told each bucket whose gradients are final. */
-double model_learn(struct model *m, const struct batch *b, float scale,
-                   void (*done)(void *arg, int bucket), void *arg);
+double model_learn(struct model *m, const struct batch *b, float scale, void (*done)(void *arg, int bucket), void *arg);
 /* Logits [rows, vocab] host floats of every token, or of the last one of every sequence (an empty
  * sequence's row means nothing). */
 void   model_logits(struct model *m, const struct batch *b, const struct pass *p, bool last, float *logits);
 
 /* How many of the n tokens at[] have a target that is likelier than every other id; right [n], or NULL, says which.
  * Logits exist only of tokens with a target, when these are few. Room as for JOB_LOSS. */
-int64_t model_right(struct model *m, const struct batch *b, const struct pass *p, const int32_t *at, int64_t n, bool *right);
+int64_t model_right(struct model *m, const struct batch *b, const struct pass *p, const int32_t *at, int64_t n,
+                    bool *right);
 /* Forward without a head, for the state alone. */
 void   model_feed  (struct model *m, const struct batch *b, const struct pass *p);
 

@@ -42,14 +42,14 @@ struct mqar_spread {
     double whole, seconds;               /* means: of the lengths, of a run's time */
 };
 struct mqar_spread mqar_spread_of(const struct mqar_grid *g, int mix, int rate, int model, int seeds);
-/* The seeds that choose a rate, and the rate so far; -1 when none of these runs is finished. out: over all seeds, or NULL. */
+/* The seeds that choose a rate, and the rate so far; -1 when none of these runs is over. out: of all seeds, or NULL. */
 int  mqar_choosing(const struct mqar_grid *g);
 int  mqar_best_rate(const struct mqar_grid *g, int mix, int model, struct mqar_spread *out);
 bool mqar_chosen(const struct mqar_grid *g, int mix, int model);     /* all of these runs are over */
 /* Whether a run is to be done: not yet when its rate may still be chosen, never when another was. */
 enum mqar_want { MQAR_NEVER, MQAR_PERHAPS, MQAR_WANTED };
 enum mqar_want mqar_wanted(const struct mqar_grid *g, const struct mqar_cell *c);
-/* Whether it is one of those to do in all; of rates that are not chosen yet one will be, and the first stands for it. */
+/* Whether it is one of those to do in all; of rates that are not chosen yet one will be: the first stands for it. */
 bool mqar_counts(const struct mqar_grid *g, const struct mqar_cell *c);
 /* How many runs there are to do in all, and how many of them are over. */
 void mqar_count(const struct mqar_grid *g, int *all, int *over);

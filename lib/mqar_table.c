@@ -30,8 +30,9 @@ static bool listed(const struct mqar_grid *g, const struct mqar_cell *c)
 static double tokens_per_second(const struct mqar_grid *g, const struct mqar_cell *c)
 {
     int64_t batch = g->o->batch_tokens / mqar_mix_longest(&c->job.mix);
+    double examples = (double)(c->told.epoch * (g->o->train / batch) * batch);
 
-    return (double)(c->told.epoch * (g->o->train / batch) * batch) * mqar_mix_mean(&c->job.mix) / (c->told.seconds + 1e-9);
+    return examples * mqar_mix_mean(&c->job.mix) / (c->told.seconds + 1e-9);
 }
 
 /* One row of the table of all runs. */

@@ -39,7 +39,7 @@ struct recall {
     float         scale, eps;
     struct dt_range range;
 };
-bool op_recall_fits(const struct dev *d, const struct recall *r, const struct seqs *s);  /* else: the verbs one by one */
+bool op_recall_fits(const struct dev *d, const struct recall *r, const struct seqs *s);   /* else: one verb each */
 void op_recall(struct dev *d, const struct recall *r, const struct seqs *s);
 EXTERN_C_END
 #endif

@@ -19,7 +19,7 @@ struct ops {
     void  (*release) (struct dev *d, void *p);
     void  (*put)     (struct dev *d, void *dev, const void *host, size_t bytes);
     void  (*get)     (struct dev *d, void *host, const void *dev, size_t bytes);    /* waits for the device */
-    void  (*sync)    (struct dev *d), (*lane)(struct dev *d, int lane);             /* lane: op.h tells; may be absent */
+    void  (*sync)    (struct dev *d), (*lane)(struct dev *d, int lane);             /* lane: op.h; may be absent */
     bool  (*record)  (struct dev *d, const void *key, size_t bytes);                /* op.h tells; may be absent */
     void  (*recorded)(struct dev *d, uint64_t trace);
     void  (*fill)    (struct dev *d, struct tensor y, float value);
@@ -45,22 +45,22 @@ struct ops {
     void  (*decay)   (struct dev *d, struct tensor dt, struct tensor decay, struct tensor x, struct tensor bias,
                       struct tensor A_log, struct dt_range r);
     void  (*decay_bwd)(struct dev *d, struct tensor dx, struct tensor dbias, struct tensor dA_log, struct tensor ddt,
-                      struct tensor ddecay, struct tensor x, struct tensor bias, struct tensor A_log, struct dt_range r);
+                struct tensor ddecay, struct tensor x, struct tensor bias, struct tensor A_log, struct dt_range r);
     /* precision gain b = sigmoid(x) * softplus(b_scale) * s; b,x [T,H,V], b_scale [H], s [T,H]; ds += */
     void  (*gain)    (struct dev *d, struct tensor b, struct tensor x, struct tensor b_scale, struct tensor s);
-    void  (*gain_bwd)(struct dev *d, struct tensor dx, struct tensor db_scale, struct tensor ds,
-                      struct tensor db, struct tensor x, struct tensor b_scale, struct tensor s);
+    void  (*gain_bwd)(struct dev *d, struct tensor dx, struct tensor db_scale, struct tensor ds, struct tensor db,
+                      struct tensor x, struct tensor b_scale, struct tensor s);
     /* rows: y = w * x / sqrt(mean x^2 + eps) over the last dim of [T,G,C]; w [C] or [G*C]; rstd [T,G] F32. z [T,G,C]
      * is a gate: AFTER y *= silu(z); BEFORE x*silu(z) is normalised. add, without a gate: dx += */
     void  (*rmsnorm) (struct dev *d, struct tensor y, struct tensor rstd, struct tensor x, struct tensor w,
                       struct tensor z, enum gate g, float eps);
     void  (*rmsnorm_bwd)(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,
                       struct tensor x, struct tensor w, struct tensor z, struct tensor rstd, enum gate g, bool add);
-    void  (*l2norm)  (struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x);        /* [T,H,C], [T,H]: 1/max(|x|,1e-12) */
+    void  (*l2norm)  (struct dev *d, struct tensor y, struct tensor rnorm, struct tensor x);   /* 1/max(|x|,1e-12) */
     void  (*l2norm_bwd)(struct dev *d, struct tensor dx, struct tensor dy, struct tensor y, struct tensor rnorm);
-    /* loss[t] = -log softmax(logits[t])[target], 0 where target is -1; [T] F32; grad: scale * its gradient, may be logits or absent */
-    void  (*xent)    (struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits, const int32_t *target,
-                      float scale);
+    /* loss [T] = -log softmax(logits)[target], 0 where it is -1; grad: scale * loss's, may be logits or absent */
+    void  (*xent)    (struct dev *d, struct tensor loss, struct tensor grad, struct tensor logits,
+                      const int32_t *target, float scale);
     /* y = silu(causal depthwise conv + bias); x,y [T,C], w [C,W], bias [C] or absent. state, next [N,W-1,C]
      * F32: the last W-1 inputs of each sequence, oldest first; may be absent, or one memory. */
     void  (*conv)    (struct dev *d, struct tensor y, struct tensor next, struct tensor x, struct tensor w,

@@ -39,7 +39,7 @@ struct bucket {
     struct tensor value;            /* [count] working copy, dev->type (or F32) */
     struct tensor grad;             /* [world * slice] F32; in bucket 0 [count] */
     struct tensor master, m, v;     /* [state] F32: this rank's part of what is trained; master may be value itself */
-    int64_t       decayed, trained; /* the two cuts: [0,decayed) decays, [decayed,trained) does not, the rest is frozen */
+    int64_t       decayed, trained; /* the two cuts: [0,decayed) decays, [decayed,trained) not, the rest is frozen */
     int64_t       gain[2];          /* [gain[0],gain[1]) has the rate of gains; gain[0] <= decayed <= gain[1] */
     int64_t       count, slice;     /* the ranks' slices are the first world * slice <= count elements */
     int64_t       state;            /* of a slice, how many elements at most are trained */
@@ -53,7 +53,7 @@ struct params {
     void          *memory[5];       /* F32 values, other values, grad, master, moments: on the device */
 };
 /* Declares one; returns its index. Pointers into at[] move while declaring. */
-int  params_add(struct params *p, struct param like);      /* name, value's shape, flags, bucket, draw, a, b, c are read */
+int  params_add(struct params *p, struct param like);      /* of it name, value's shape, flags to c are read */
 /* Lays out buckets and allocates. learn: also gradients; optim: also master and moments. 0 or -1. */
 int  params_alloc(struct params *p, struct dev *d, int world, bool learn, bool optim);
 void params_init(struct params *p, struct dev *d, uint64_t seed, int rank);

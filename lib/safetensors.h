@@ -31,7 +31,7 @@ struct st {
     const struct st_tensor *at;   /* [n] in file order; files of an index one after the other */
     int64_t n;
     void   *priv;
-    void  (*release)(void *priv);  /* of another kind of file, whose tensors stand in the order of their names; else NULL */
+    void  (*release)(void *priv);  /* of another kind of file, whose tensors stand by name; else NULL */
 };
 
 struct st *st_open(const char *path);           /* a file, an index.json, or a directory */

@@ -18,7 +18,8 @@ EXTERN_C_BEGIN
 
 enum needle_kind { NUMBER, WORD, UUID };
 enum haystack { NOISE, PROSE, NEEDLES };
-/* needles: of the form itself; the first `values` have the key that is asked for, the first `queries` keys are asked for. */
+/* needles: of the form itself; the first `values` have the key that is asked for, the first `queries` keys are asked
+ * for. */
 struct niah_form {
     const char *name;
     enum haystack haystack;

@@ -113,7 +113,8 @@ int wording_open(struct wording *w, const char *file, const char *background)
     size_t n;
     char *text = file ? file_read(file, &n) : NULL;
 
-    *w = (struct wording){ .prompt = default_prompt, .prompts = default_prompts, .needle = default_needle, .noise = default_noise };
+    *w = (struct wording){ .prompt = default_prompt, .prompts = default_prompts, .needle = default_needle,
+                           .noise = default_noise };
     if (file && !text)
         return -1;
     if (text && (!(w->root = json_parse(text, n, file)) || !json_is_object(w->root))) {
@@ -123,7 +124,9 @@ int wording_open(struct wording *w, const char *file, const char *background)
     free(text);
     if (w->root && json_at(w->root, "prompt"))
         w->prompts = NULL;               /* ours would not go with theirs */
-    if (w->root && (json_string(w->root, "prompt", &w->prompt) < 0 || json_string(w->root, "prompts", &w->prompts) < 0 || json_string(w->root, "needle", &w->needle) < 0 ||
+    if (w->root && (json_string(w->root, "prompt", &w->prompt) < 0 ||
+                    json_string(w->root, "prompts", &w->prompts) < 0 ||
+                    json_string(w->root, "needle", &w->needle) < 0 ||
                     json_string(w->root, "noise", &w->noise) < 0))
         return -1;
     if (!strstr(w->prompt, "{context}") || (w->prompts && !strstr(w->prompts, "{context}")))

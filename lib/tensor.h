@@ -21,11 +21,11 @@ size_t        dtype_size(enum dtype type);                                   /* 
 const char   *dtype_name(enum dtype type);                                   /* "fp32", "bf16", "int32" */
 enum dtype    dtype_named(const char *name);                                 /* BF16 for "bf16", else F32 */
 struct tensor tensor_shape(enum dtype type, int ndim, const int64_t *dim);   /* data is NULL */
-struct tensor tensor_like(struct tensor t);                                  /* same shape and type, dense, data is NULL */
+struct tensor tensor_like(struct tensor t);                                  /* same shape and type; data is NULL */
 int64_t       tensor_count(struct tensor t);                                 /* elements */
 bool          tensor_dense(struct tensor t);                                 /* row is the product of the inner dims */
 bool          tensor_same(struct tensor a, struct tensor b);                 /* same dims (types may differ) */
-struct tensor tensor_cols(struct tensor t, int64_t from, int64_t n);         /* view of columns [from, from+n) of a matrix */
+struct tensor tensor_cols(struct tensor t, int64_t from, int64_t n);         /* a matrix's columns [from, from+n) */
 struct tensor tensor_rows(struct tensor t, int64_t from, int64_t n);         /* view of rows */
 struct tensor tensor_heads(struct tensor t, int64_t heads);                  /* [T, H*C] seen as [T, H, C] */
 struct tensor tensor_flat(struct tensor t);                                  /* [T, ...] seen as [T, rest] */

@@ -1,5 +1,5 @@
-/* tile_rows.h - products with a transposed matrix in which every row is added up in one order, k = 0, 1, 2, .., whatever
- * the number of rows. */
+/* tile_rows.h - products with a transposed matrix in which every row is added up in one order, k = 0, 1, 2, ..,
+ * whatever the number of rows. */
 #ifndef TILE_ROWS_H
 #define TILE_ROWS_H
 #include "tensor.h"

@@ -51,7 +51,8 @@ static int open_data(struct train *t, int64_t vocab)
     const struct train_options *o = t->o;
     struct loader_options l = {
         .files = o->data, .tokens = t->micro, .context = o->context, .seed = o->seed, .shuffle = o->shuffle,
-        .align = o->align, .join = o->join, .mask = o->mask_prompt, .raw_width = o->raw_width, .eot = o->eot, .vocab = vocab,
+        .align = o->align, .join = o->join, .mask = o->mask_prompt, .raw_width = o->raw_width, .eot = o->eot,
+        .vocab = vocab,
     };
 
     if (loader_open(&t->data, &l))

@@ -69,7 +69,8 @@ int train_fits(struct train *t)
         return 0;
     row = largest_row(t, room, &recompute);
     say("%-14s %10s\n%-14s %10.0f\n%-14s %10.0f\n%-14s %10.0f\n%-14s %10.0f\n%-14s %10.0f\n%-14s %10.0f",
-        "memory", "MiB", "weights", mib(t->plan.weights), "gradients", mib(t->plan.grads), "optimizer", mib(t->plan.optimizer),
+        "memory", "MiB", "weights", mib(t->plan.weights), "gradients", mib(t->plan.grads),
+        "optimizer", mib(t->plan.optimizer),
         "activations", mib(t->plan.keep), "scratch", mib(t->plan.temp), "sum", mib(total(&t->plan)));
     if (!row)
         return fail("rows of %lld tokens need %.0f MiB, %s has %.0f MiB: no row fits; try a smaller --context or model",
@@ -130,7 +131,8 @@ static void say_rate(const struct train_options *o)
         (long long)o->warmup,
         (double)(strcmp(o->schedule, "constant") ? o->lr * o->lr_floor : o->lr));
     if (o->steps && o->warmup >= o->steps)
-        say("warning: the warm-up of %lld steps is as long as the run: choose a smaller --warmup", (long long)o->warmup);
+        say("warning: the warm-up of %lld steps is as long as the run: choose a smaller --warmup",
+            (long long)o->warmup);
 }
 
 /* What is trained when not everything is. */

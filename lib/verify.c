@@ -177,7 +177,8 @@ static int check_greedy(struct verify *v)
     if (!t)
         return 0;
     if (t->count <= v->T)
-        return fail("%s: greedy: expected more than %lld ids, found %lld", v->path, (long long)v->T, (long long)t->count);
+        return fail("%s: greedy: expected more than %lld ids, found %lld", v->path, (long long)v->T,
+                    (long long)t->count);
     want = mem_new((size_t)t->count, sizeof *want);
     logits = mem_new((size_t)v->m->cfg.vocab, sizeof *logits);
     if (st_int(t, want) || session_open(&s, v->m, 1))

@@ -1,5 +1,5 @@
 #!/bin/bash
-# lint.sh - what docs/style.md can leave to a machine. Sizes warn; a banned function fails.
+# lint.sh - what docs/style.md can leave to a machine: banned functions, sizes, pages that are spoken of.
 cd "$(dirname "$0")/.." || exit 1
 status=0
 sources=$(find lib cmd kernels tests -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | sort)
@@ -23,14 +23,19 @@ for file in $sources; do
     *) most=500 ;;
     esac
     lines=$(wc -l <"$file")
-    [ "$lines" -le $most ] || echo "warning: $file: $lines lines, at most $most wanted"
-    expand "$file" | awk -v f="$file" 'length > 120 { print "warning: " f ":" NR ": " length " columns" }' | head -3
+    [ "$lines" -le $most ] || echo "$file: $lines lines, at most $most wanted"
+    expand "$file" | awk -v f="$file" 'length > 120 { print f ":" NR ": " length " columns, at most 120 wanted" }'
     # A function starts at a line beginning with a brace and ends at the next line beginning with one.
     awk -v f="$file" '/^\{/ { start = NR } /^\}/ && start { if (NR - start - 1 > 60)
-        print "warning: " f ":" start ": function of " NR - start - 1 " lines, at most 60 wanted"; start = 0 }' "$file"
-done
+        print f ":" start ": function of " NR - start - 1 " lines, at most 60 wanted"; start = 0 }' "$file"
+done >/tmp/lint.$$
 
 grep -rohE 'docs/[a-z/-]+\.md' lib cmd kernels tests scripts README.md docs | sort -u | while read -r page; do
-    [ -e "$page" ] || echo "warning: $page is spoken of and does not exist"
-done
+    [ -e "$page" ] || echo "$page is spoken of and does not exist"
+done >>/tmp/lint.$$
+if [ -s /tmp/lint.$$ ]; then
+    cat /tmp/lint.$$
+    status=1
+fi
+rm -f /tmp/lint.$$
 exit $status

@@ -1,7 +1,8 @@
 /* op_driver.cu - times the GPU's verbs and the linear scan at the sizes of training; not part of the build.
  *
  *   nvcc -std=c++17 -O3 -gencode arch=compute_90a,code=sm_90a --expt-relaxed-constexpr -Ilib -Ikernels \
- *        tests/op_driver.cu kernels/[a-o]*.cu kernels/rope.cu lib/base.c lib/tensor.c lib/seqs.c -lcublasLt -o op_driver
+ *        tests/op_driver.cu kernels/[a-o]*.cu kernels/rope.cu lib/base.c lib/tensor.c lib/seqs.c -lcublasLt \
+ *        -o op_driver
  *   op_driver [TEXT]          only what has TEXT in its name
  *
  * Median of 15 calls after 3, by events. TB/s counts every input once and every output once. */
@@ -30,7 +31,8 @@ __global__ void random_kernel(void *p, int64_t n, bool wide, float low, float hi
     }
 }
 
-static struct tensor make(enum dtype type, float low, float high, int64_t a, int64_t b = 1, int64_t c = 1, int64_t e = 1)
+static struct tensor make(enum dtype type, float low, float high, int64_t a, int64_t b = 1, int64_t c = 1,
+                          int64_t e = 1)
 {
     const int64_t dim[4] = { a, b, c, e };
     struct tensor t = tensor_shape(type, e > 1 ? 4 : c > 1 ? 3 : b > 1 ? 2 : 1, dim);
@@ -85,7 +87,8 @@ static int compare_floats(const void *a, const void *b)
 
 static struct seqs row_of(int64_t tokens, int n)
 {
-    int32_t *start = (int32_t *)mem_new((size_t)n + 1, sizeof *start), *seq = (int32_t *)mem_new((size_t)tokens, sizeof *seq);
+    int32_t *start = (int32_t *)mem_new((size_t)n + 1, sizeof *start);
+    int32_t *seq = (int32_t *)mem_new((size_t)tokens, sizeof *seq);
 
     for (int i = 0; i <= n; i++)
         start[i] = (int32_t)(tokens * i / n);
@@ -105,8 +108,8 @@ static void time_elementwise(void)
     const int64_t T = 32768, D = 768, F = 2048;
 
     used = 0;
-    struct tensor x = b16(T, F), y = b16(T, F), z = b16(T, F), u = b16(T, F), w = b16(T, F), r = f32(T, D), s = f32(T, D);
-    struct tensor bd = b16(T, D);
+    struct tensor x = b16(T, F), y = b16(T, F), z = b16(T, F), u = b16(T, F), w = b16(T, F);
+    struct tensor r = f32(T, D), s = f32(T, D), bd = b16(T, D);
     const double n = size_of(x);
     OP("copy", 2 * n, CUDA(cudaMemcpyAsync(y.data, x.data, (size_t)n, cudaMemcpyDeviceToDevice, stream_of(&d))));
     OP("fill", n, cuda_fill(&d, y, 0));
@@ -126,7 +129,8 @@ static void time_gates(void)
 
     used = 0;
     struct tensor x = b16(T, H, V), y = b16(T, H, V), z = b16(T, H, V), s = make(F32, 0, 1, T, H), ds = f32(T, H);
-    struct tensor raw = f32(T, H), dt = f32(T, H), decay = f32(T, H), w = make(F32, 0.1f, 1, H), dw = f32(H), dv = f32(H);
+    struct tensor raw = f32(T, H), dt = f32(T, H), decay = f32(T, H);
+    struct tensor w = make(F32, 0.1f, 1, H), dw = f32(H), dv = f32(H);
     const double n = size_of(x), m = size_of(s);
     struct dt_range r = { 0, INFINITY };
     OP("mul", 2 * n + m, cuda_mul(&d, y, x, s, false));
@@ -144,19 +148,24 @@ static void time_norms(void)
     const int64_t T = 32768, D = 768, I = 1536, H = 16, V = 48;
 
     used = 0;
-    struct tensor r = f32(T, 1, D), y = b16(T, 1, D), dr = f32(T, 1, D), w = f32(D), dw = f32(D), rstd = make(F32, 1, 2, T, 1);
+    struct tensor r = f32(T, 1, D), y = b16(T, 1, D), dr = f32(T, 1, D), w = f32(D), dw = f32(D);
+    struct tensor rstd = make(F32, 1, 2, T, 1);
     struct tensor o = b16(T, H, V), z = b16(T, H, V), e = b16(T, H, V), p = b16(T, H, V), q = b16(T, H, V);
     struct tensor rh = make(F32, 1, 2, T, H), wv = f32(V), dwv = f32(V);
-    struct tensor io = b16(T, 1, I), iz = b16(T, 1, I), ie = b16(T, 1, I), ip = b16(T, 1, I), iq = b16(T, 1, I), wi = f32(I), dwi = f32(I);
+    struct tensor io = b16(T, 1, I), iz = b16(T, 1, I), ie = b16(T, 1, I), ip = b16(T, 1, I), iq = b16(T, 1, I);
+    struct tensor wi = f32(I), dwi = f32(I);
     rstd.ndim = 2, y.ndim = r.ndim = dr.ndim = io.ndim = iz.ndim = ie.ndim = ip.ndim = iq.ndim = 3;
     y.dim[1] = r.dim[1] = dr.dim[1] = 1, y.dim[2] = r.dim[2] = dr.dim[2] = D;
     OP("rmsnorm f32 to bf16", size_of(r) + size_of(y), cuda_rmsnorm(&d, y, rstd, r, w, none, GATE_NONE, 1e-5f));
-    OP("rmsnorm bwd f32, bf16", 2 * size_of(r) + size_of(y), cuda_rmsnorm_bwd(&d, dr, dw, none, y, r, w, none, rstd, GATE_NONE, false));
+    OP("rmsnorm bwd f32, bf16", 2 * size_of(r) + size_of(y),
+       cuda_rmsnorm_bwd(&d, dr, dw, none, y, r, w, none, rstd, GATE_NONE, false));
     OP("rmsnorm bf16 768", 2 * size_of(y), cuda_rmsnorm(&d, y, rstd, y, w, none, GATE_NONE, 1e-5f));
     OP("rmsnorm gate after 16x48", 3 * size_of(o), cuda_rmsnorm(&d, p, rh, o, wv, z, GATE_AFTER_NORM, 1e-5f));
-    OP("rmsnorm bwd gate after 16x48", 5 * size_of(o), cuda_rmsnorm_bwd(&d, p, dwv, q, e, o, wv, z, rh, GATE_AFTER_NORM, false));
+    OP("rmsnorm bwd gate after 16x48", 5 * size_of(o),
+       cuda_rmsnorm_bwd(&d, p, dwv, q, e, o, wv, z, rh, GATE_AFTER_NORM, false));
     OP("rmsnorm gate before 1536", 3 * size_of(io), cuda_rmsnorm(&d, ip, rstd, io, wi, iz, GATE_BEFORE_NORM, 1e-5f));
-    OP("rmsnorm bwd gate before 1536", 5 * size_of(io), cuda_rmsnorm_bwd(&d, ip, dwi, iq, ie, io, wi, iz, rstd, GATE_BEFORE_NORM, false));
+    OP("rmsnorm bwd gate before 1536", 5 * size_of(io),
+       cuda_rmsnorm_bwd(&d, ip, dwi, iq, ie, io, wi, iz, rstd, GATE_BEFORE_NORM, false));
     OP("l2norm 16x48", 2 * size_of(o), cuda_l2norm(&d, p, rh, o));
     OP("l2norm bwd 16x48", 3 * size_of(o), cuda_l2norm_bwd(&d, p, e, o, rh));
     struct tensor rx = b16(T, 12, 64), ry = b16(T, 12, 64);
@@ -179,10 +188,11 @@ static void time_rows(void)
     OP("embed bwd", 3 * size_of(ef), cuda_embed_bwd(&d, dtable, ef, (int32_t *)token.data));
     struct tensor logits = make(BF16, -8, 8, R, V), loss = f32(R);
     OP("xent 32000 gradient", 2 * size_of(logits), cuda_xent(&d, loss, logits, logits, (int32_t *)token.data, 1e-3f));
-    OP("xent 32000 loss alone", size_of(logits), cuda_xent(&d, loss, (struct tensor){}, logits, (int32_t *)token.data, 0));
+    OP("xent 32000 loss alone", size_of(logits), cuda_xent(&d, loss, none, logits, (int32_t *)token.data, 0));
     struct tensor wide = make(BF16, -8, 8, R, 50288);
     OP("xent 50288 gradient", 2 * size_of(wide), cuda_xent(&d, loss, wide, wide, (int32_t *)token.data, 1e-3f));
-    struct tensor x = b16(T, C), y = b16(T, C), dx = b16(T, C), w = f32(C, 4), dw = f32(C, 4), bias = f32(C), dbias = f32(C);
+    struct tensor x = b16(T, C), y = b16(T, C), dx = b16(T, C);
+    struct tensor w = f32(C, 4), dw = f32(C, 4), bias = f32(C), dbias = f32(C);
     struct seqs s = row_of(T, 8);
     OP("conv 2304", 2 * size_of(x), cuda_conv(&d, y, none, x, w, none, none, &s));
     OP("conv bwd 2304", 3 * size_of(x), cuda_conv_bwd(&d, dx, dw, dbias, y, x, w, bias, &s));
@@ -207,25 +217,29 @@ static void time_matmul(void)
     for (size_t i = 0; i < LEN(c); i++) {
         used = 0;
         const bool ta = c[i].flags & MM_TA, tb = c[i].flags & MM_TB;
-        struct tensor a = ta ? b16(c[i].k, c[i].m) : b16(c[i].m, c[i].k), b = tb ? b16(c[i].n, c[i].k) : b16(c[i].k, c[i].n);
+        struct tensor a = ta ? b16(c[i].k, c[i].m) : b16(c[i].m, c[i].k);
+        struct tensor b = tb ? b16(c[i].n, c[i].k) : b16(c[i].k, c[i].n);
         struct tensor y = c[i].wide ? f32(c[i].m, c[i].n) : b16(c[i].m, c[i].n);
         if (only && !strstr(c[i].name, only))
             continue;
         const double ms = TIME(cuda_matmul(&d, y, a, b, c[i].flags));
         printf("%-28s %8.4f ms  %6.0f TFLOP/s  %6.2f TB/s\n", c[i].name, ms,
-               2e-9 * (double)c[i].m * (double)c[i].n * (double)c[i].k / ms, (size_of(a) + size_of(b) + size_of(y)) / ms / 1e9);
+               2e-9 * (double)c[i].m * (double)c[i].n * (double)c[i].k / ms,
+               (size_of(a) + size_of(b) + size_of(y)) / ms / 1e9);
         fflush(stdout);
     }
 }
 
-static void time_linear(const char *name, int docs, int64_t T, int64_t H, int64_t shared, int64_t K, int64_t V, enum dtype type)
+static void time_linear(const char *name, int docs, int64_t T, int64_t H, int64_t shared, int64_t K, int64_t V,
+                        enum dtype type)
 {
     if (only && !strstr(name, only))
         return;
     used = 0;
     struct seqs s = row_of(T, docs);
     struct scan_io x = {}, g = {};
-    x.q = make(type, -1, 1, T, shared, K), x.k = make(type, -0.2f, 0.2f, T, shared, K), x.v = make(type, -1, 1, T, H, V);
+    x.q = make(type, -1, 1, T, shared, K), x.k = make(type, -0.2f, 0.2f, T, shared, K);
+    x.v = make(type, -1, 1, T, H, V);
     x.q.ndim = x.k.ndim = x.v.ndim = 3;
     x.decay = make(F32, -0.5f, 0, T, H);
     x.o = make(type, 0, 0, T, H, V);
@@ -245,8 +259,8 @@ static void time_linear(const char *name, int docs, int64_t T, int64_t H, int64_
     struct linear y = linear_of(&s, &x);
     y.slot = (float *)x.saved[0].data, y.keep_slot = (float *)scratch;
     const double slots = TIME(linear_slots(&d, &y));
-    printf("linear %-22s forward %.3f ms (states %.3f), training forward %.3f, backward %.3f, both %.3f\n", name, infer, slots,
-           train, back, train + back);
+    printf("linear %-22s forward %.3f ms (states %.3f), training forward %.3f, backward %.3f, both %.3f\n", name,
+           infer, slots, train, back, train + back);
     fflush(stdout);
 }
 

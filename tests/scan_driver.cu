@@ -19,7 +19,7 @@ struct drive {
     int  T, H, Hq, Hk, K, V;
     enum dtype type;
     bool state, var, gnext;
-    int  decay;                         /* 0: bench, heads of all speeds; 1: weak, strong, strong with resets; 2: weak */
+    int  decay;                         /* 0: bench, heads of all speeds; 1: weak, strong, with resets; 2: weak */
     int  pad;                           /* added to the row stride of q k v beta o */
     int  heads;                         /* how many heads to check, 0: all */
     bool bench;
@@ -105,7 +105,8 @@ __global__ void make_kernel(struct tensor y, int how, int mode, uint64_t seed)
             else if (how == SIGMOID || how == POSITIVE)
                 a = 1.f / (1.f + expf(-a));
             else if (how == DECAY) {
-                const float strength = mode == 0 ? 16.f * unit(h * 7 + 3) : mode == 2 ? 1.f : h % 3 == 0 ? 0.2f : h % 3 == 1 ? 8.f : 60.f;
+                static const float third[] = { 0.2f, 8.f, 60.f };
+                const float strength = mode == 0 ? 16.f * unit(h * 7 + 3) : mode == 2 ? 1.f : third[h % 3];
                 a = -log1pf(expf(a)) * 0.05f * strength;
                 if (mode == 1 && h % 3 == 2 && unit(seed * 3 + r) < 0.03f)
                     a = -200.f;

@@ -12,7 +12,8 @@ static int test_failed;
 #define CHECK_NEAR(got, want, tol) do { double got_ = (got), want_ = (want); \
     if (!(fabs(got_ - want_) <= (tol))) { \
         test_failed++; \
-        printf("FAIL %s:%d: %s = %.9g, expected %.9g within %g\n", __FILE__, __LINE__, #got, got_, want_, (double)(tol)); \
+        printf("FAIL %s:%d: %s = %.9g, expected %.9g within %g\n", __FILE__, __LINE__, #got, got_, want_, \
+               (double)(tol)); \
     } } while (0)
 
 static inline int test_done(const char *name)

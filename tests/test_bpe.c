@@ -170,7 +170,8 @@ static struct text pieces_json(const char *extra, const char *const *letters, in
 
 static const char *const letters[] = { "\xE2\x96\x81", "a", "b", "ab", ("\xE2\x96\x81" "ab"),
     "\xE2\x96\x81\xE2\x96\x81", "bb" };
-static const char letter_merges[] = "\"a b\", [\"\xE2\x96\x81\", \"ab\"], \"\xE2\x96\x81 \xE2\x96\x81\", [\"b\", \"b\"]";
+static const char letter_merges[] =
+    "\"a b\", [\"\xE2\x96\x81\", \"ab\"], \"\xE2\x96\x81 \xE2\x96\x81\", [\"b\", \"b\"]";
 
 static struct bpe *small_pieces(const char *more)
 {

@@ -23,12 +23,14 @@ static const struct scan_case small[] = {
     { .Hq = 1, .Hk = 1, .H = 2, .K = 16, .V = 80, LENGTHS(1, 1, 1, 1, 1), .state = true, .seed = 7 },
     { .Hq = 1, .Hk = 1, .H = 2, .K = 8, .V = 8, LENGTHS(0, 0), .state = true, .seed = 8 },
     { .Hq = 1, .Hk = 1, .H = 3, .K = 24, .V = 16, LENGTHS(128), .state = true, DECAYS(-1e-6f, -1, -80), .seed = 9 },
-    { .Hq = 1, .Hk = 1, .H = 2, .K = 48, .V = 20, LENGTHS(65, 79), .state = true, DECAYS(-0.01f, 0, -200, -1e-6f), .seed = 10 },
+    { .Hq = 1, .Hk = 1, .H = 2, .K = 48, .V = 20, LENGTHS(65, 79), .state = true, DECAYS(-0.01f, 0, -200, -1e-6f),
+      .seed = 10 },
     /* A warp per head: of documents, and of pieces of them. */
     { .Hq = 16, .Hk = 16, .H = 16, .K = 16, .V = 32, MANY, .state = true, .seed = 11 },
     { .Hq = 16, .Hk = 16, .H = 16, .K = 24, .V = 8, MANY, .strided = true, .seed = 12 },
     { .Hq = 16, .Hk = 16, .H = 16, .K = 8, .V = 16, MANY, .state = true, DECAYS(-1e-6f, -1, -80), .seed = 13 },
-    { .Hq = 2, .Hk = 2, .H = 2, .K = 16, .V = 32, LENGTHS(130, 0, 1, 64, 70), .state = true, .strided = true, .seed = 14 },
+    { .Hq = 2, .Hk = 2, .H = 2, .K = 16, .V = 32, LENGTHS(130, 0, 1, 64, 70), .state = true, .strided = true,
+      .seed = 14 },
     { .Hq = 3, .Hk = 3, .H = 3, .K = 32, .V = 24, LENGTHS(64, 128, 200, 5), .state = true, .seed = 15 },
     { .Hq = 16, .Hk = 16, .H = 16, .K = 32, .V = 64, MANY, .state = true, .seed = 16 },
     { .Hq = 2, .Hk = 2, .H = 2, .K = 24, .V = 40, LENGTHS(70, 128, 3), .state = true, .strided = true, .seed = 17 },
@@ -68,7 +70,8 @@ static void check_ops(struct dev *d)
 
     for (const struct op_case *c = op_case_next(NULL); c; c = op_case_next(c))
         if (!(c->flags & CASE_LARGE) && !check_op(d, c, &r)) {
-            printf("FAIL %s %s %s: %s, error %g of %g\n", c->op, c->note, dtype_name(d->type), r.fault, r.error, r.bound);
+            printf("FAIL %s %s %s: %s, error %g of %g\n", c->op, c->note, dtype_name(d->type), r.fault, r.error,
+                   r.bound);
             test_failed++;
         }
 }
@@ -87,8 +90,8 @@ static void check_linear(struct dev *d)
 static const char small_model[] =
     "{\"model_type\": \"palimpsa\", \"vocab_size\": 301, \"hidden_size\": 72, \"num_hidden_layers\": 2, "
     "\"num_heads\": 3, \"head_dim\": 24, \"expand_k\": 1, \"expand_v\": 1, \"conv_size\": 4, "
-    "\"intermediate_size\": 104, \"time_step_min\": 0.001, \"time_step_max\": 0.1, \"beta_step_rank\": 20, \"initializer_range\": 0.2, "
-    "\"metaplastic_layers\": [0]}";
+    "\"intermediate_size\": 104, \"time_step_min\": 0.001, \"time_step_max\": 0.1, \"beta_step_rank\": 20, "
+    "\"initializer_range\": 0.2, \"metaplastic_layers\": [0]}";
 
 enum { VOCAB = 301, STEPS = 6, ROW = 1536, MOST_STARTS = 130 };
 

@@ -80,8 +80,7 @@ static void permutation(void)
             if (n != 9001)
                 continue;
             moved += to != i;
-            changed += to != loader_permute(i, n, b, 5, epoch + 1)
-                    && to != loader_permute(i, n, b, 6, epoch);
+            changed += to != loader_permute(i, n, b, 5, epoch + 1) && to != loader_permute(i, n, b, 6, epoch);
         }
     }
     CHECK(wrong == 0);
@@ -97,8 +96,7 @@ static void permutation(void)
     free(seen);
 }
 
-static bool row_is(const struct batch *b, const int32_t *token, const int32_t *target,
-                   const int32_t *start, int n)
+static bool row_is(const struct batch *b, const int32_t *token, const int32_t *target, const int32_t *start, int n)
 {
     int64_t predicted = 0;
 
@@ -119,16 +117,14 @@ static void by_hand(void)
     static const int32_t start[] = { 0, 4, 5, 8, 10, 12 }, window[] = { 0, 4, 8, 12 };
     static const int32_t halves[] = { 0, 4, 5, 8 };
     struct shard_info info = { .vocab = 10, .eot = 9, .tokenizer = HASH_A };
-    struct loader_options o = { .files = in_dir("hand_*.pts"), .tokens = 12, .context = 4,
-                                .eot = -1 };
+    struct loader_options o = { .files = in_dir("hand_*.pts"), .tokens = 12, .context = 4, .eot = -1 };
     struct loader l;
     struct batch b;
     char where[64];
 
     write_tokens("hand", info, token, 12);
     CHECK(!loader_open(&l, &o));
-    CHECK(l.stream == 12 && l.documents == 4 && l.windows == 3 && l.rows == 1 && l.skipped == 0
-          && l.vocab == 10);
+    CHECK(l.stream == 12 && l.documents == 4 && l.windows == 3 && l.rows == 1 && l.skipped == 0 && l.vocab == 10);
     CHECK(!strcmp(l.tokenizer, HASH_A) && strlen(l.identity) == 64);
     CHECK(!loader_read(&l, 0, &b) && row_is(&b, token, target, start, 5) && b.seqs.longest == 4);
     CHECK(!loader_read(&l, 3, &b) && row_is(&b, token, target, start, 5));
@@ -163,8 +159,7 @@ static void aligned(void)
     static const int32_t target[] = { 1, 2, 3, -1, 5, -1, 6, 7, 1, 2, 3, 4 };
     static const int32_t start[]  = { 0, 4, 6, 8, 12 };
     struct shard_info info = { .vocab = 10, .eot = 0 };
-    struct loader_options o = { .files = in_dir("align_*"), .tokens = 12, .context = 4, .eot = -1,
-                                .align = true };
+    struct loader_options o = { .files = in_dir("align_*"), .tokens = 12, .context = 4, .eot = -1, .align = true };
     struct loader l;
     struct batch b;
     int32_t *many = corpus(5000, 90);
@@ -181,8 +176,7 @@ static void aligned(void)
     info = (struct shard_info){ .vocab = 65536, .eot = 0, .limit = 1700, .frame_tokens = 64 };
     write_tokens("begins", info, many, 5000);
     o = (struct loader_options){ .files = in_dir("begins_*"), .tokens = 64, .context = 32,
-                                 .eot = -1, .align = true,
-                                 .shuffle = true, .seed = 3 };
+                                 .eot = -1, .align = true, .shuffle = true, .seed = 3 };
     CHECK(!loader_open(&l, &o));
     CHECK(l.rows > 20 && l.skipped == 5000 - 32 * l.windows);
     for (int64_t r = 0; r < 2 * l.rows; r++)
@@ -223,8 +217,8 @@ static void pure_rows(void)
     CHECK(!loader_open(&one, &o));
     o.files = in_dir("parts_*.pts");
     CHECK(!loader_open(&parts, &o));
-    CHECK(one.windows == 208 && one.rows == 52 && one.skipped == 20011 - 208 * 96
-          && strcmp(one.identity, parts.identity));
+    CHECK(one.windows == 208 && one.rows == 52 && one.skipped == 20011 - 208 * 96);
+    CHECK(strcmp(one.identity, parts.identity));
     for (int64_t r = 0; r < 150; r++)
         want[r] = row_hash(&one, r);
     for (int64_t i = 0; i < 150; i++) {
@@ -249,8 +243,8 @@ static void pure_rows(void)
 /* Every window is visited once an epoch, however many read; no shuffle is the stream in order. */
 static void every_window_once(void)
 {
-    struct loader_options o = { .files = in_dir("parts_*.pts"), .tokens = 96, .context = 96,
-                                .seed = 2, .shuffle = true, .eot = -1 };
+    struct loader_options o = { .files = in_dir("parts_*.pts"), .tokens = 96, .context = 96, .seed = 2,
+                                .shuffle = true, .eot = -1 };
     char where[128], last[128] = "";
     struct loader l;
     int repeats = 0;
@@ -296,8 +290,8 @@ static void every_window_once(void)
 /* However a step is cut into rows, it has the same windows, also across the end of an epoch. */
 static void rows_of_any_size(void)
 {
-    struct loader_options o = { .files = in_dir("parts_*.pts"), .tokens = 96, .context = 96,
-                                .seed = 2, .shuffle = true, .eot = -1 };
+    struct loader_options o = { .files = in_dir("parts_*.pts"), .tokens = 96, .context = 96, .seed = 2,
+                                .shuffle = true, .eot = -1 };
     struct loader narrow, wide;
     struct batch b;
 
@@ -321,8 +315,8 @@ static void rows_of_any_size(void)
 static void epochs(void)
 {
     struct shard_info info = { .vocab = 65536, .eot = 0 };
-    struct loader_options o = { .files = in_dir("short_*"), .tokens = 100, .context = 50, .seed = 1,
-                                .shuffle = true, .eot = -1 };
+    struct loader_options o = { .files = in_dir("short_*"), .tokens = 100, .context = 50, .seed = 1, .shuffle = true,
+                                .eot = -1 };
     int32_t *token = corpus(1000, 40);
     struct loader l;
     struct batch b;
@@ -378,8 +372,7 @@ static void refusals(void)
     CHECK(!loader_open(&l, &o) && !strcmp(identity, l.identity));
     loader_close(&l);
     o.files = all_in_dir("d_*", "a_*");
-    CHECK(!loader_open(&l, &o) && strcmp(identity, l.identity) && l.stream == 16
-          && l.documents == 4);
+    CHECK(!loader_open(&l, &o) && strcmp(identity, l.identity) && l.stream == 16 && l.documents == 4);
     loader_close(&l);
     CHECK(!rename(in_dir("a_000000.pts"), in_dir("e_000000.pts")));
     o.files = in_dir("e_*");
@@ -399,8 +392,7 @@ static void raw_files(void)
     struct loader l;
     struct batch row;
 
-    CHECK(f && fwrite(a, sizeof a, 1, f) && !fclose(f) && g && fwrite(b, sizeof b, 1, g)
-          && !fclose(g));
+    CHECK(f && fwrite(a, sizeof a, 1, f) && !fclose(f) && g && fwrite(b, sizeof b, 1, g) && !fclose(g));
     o.files = in_dir("raw[12]");
     CHECK(!loader_open(&l, &o) && l.documents == 2 && l.vocab == 0);
     CHECK(!loader_read(&l, 0, &row) && row_is(&row, token, apart, apart_start, 3));
@@ -423,15 +415,13 @@ static void raw_files(void)
 static void past_2_31(void)
 {
     const int64_t n = ((int64_t)1 << 31) + 64 * 1000 + 5, at = n - 5 - 64;
-    struct loader_options o = { .files = in_dir("hole"), .tokens = 128, .context = 64,
-                                .raw_width = 2, .eot = 3 };
+    struct loader_options o = { .files = in_dir("hole"), .tokens = 128, .context = 64, .raw_width = 2, .eot = 3 };
     int fd = open(in_dir("hole"), O_RDWR | O_CREAT, 0600);
     uint16_t mark[] = { 3, 41, 42 };
     struct loader l;
     struct batch b;
 
-    if (fd < 0 || ftruncate(fd, 2 * n)
-        || pwrite(fd, mark, sizeof mark, 2 * (at + 10)) != sizeof mark) {
+    if (fd < 0 || ftruncate(fd, 2 * n) || pwrite(fd, mark, sizeof mark, 2 * (at + 10)) != sizeof mark) {
         printf("no room for a sparse file of 4 GiB: rows past 2^31 tokens not tested\n");
         close(fd);
         return;
@@ -440,8 +430,7 @@ static void past_2_31(void)
     CHECK(!loader_open(&l, &o));
     CHECK(l.stream == n && l.windows == n / 64 && l.rows == n / 128 && l.skipped == 5);
     CHECK(!loader_read(&l, l.rows - 1, &b));
-    CHECK(b.seqs.n == 3 && b.seqs.start[2] == 64 + 10 && b.token[64 + 11] == 41
-          && b.token[64 + 12] == 42);
+    CHECK(b.seqs.n == 3 && b.seqs.start[2] == 64 + 10 && b.token[64 + 11] == 41 && b.token[64 + 12] == 42);
     CHECK(b.token[64 + 10] == 3 && b.target[64 + 9] == -1 && b.target[64 + 10] == 41);
     loader_close(&l);
     o.shuffle = true;
@@ -454,8 +443,7 @@ static void past_2_31(void)
 static void published(const char *name, int header, int raw_width, int64_t eot)
 {
     char path[512];
-    struct loader_options o = { .files = path, .tokens = 1024, .context = 256,
-                                .raw_width = raw_width, .eot = eot };
+    struct loader_options o = { .files = path, .tokens = 1024, .context = 256, .raw_width = raw_width, .eot = eot };
     struct loader l;
     struct batch b;
     uint16_t *token;

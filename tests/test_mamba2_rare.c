@@ -27,7 +27,8 @@ static void load(struct model *m, struct dev *d, const char *dir, const char *de
     struct config c;
 
     REQUIRE(!dev_open(d, device, F32, 2) && !ckpt_config(dir, &c) && !model_open(m, d, &c, &use) &&
-            !ckpt_load(dir, m) && !model_reserve(m, JOB_LEARN, T) && !model_reserve(m, JOB_LOGITS, T) && m->cfg.vocab <= V);
+            !ckpt_load(dir, m) && !model_reserve(m, JOB_LEARN, T) && !model_reserve(m, JOB_LOGITS, T) &&
+            m->cfg.vocab <= V);
 }
 
 static void unload(struct model *m, struct dev *d)

@@ -120,7 +120,8 @@ static void check_wording(struct opened *m)
     CHECK((at = strstr(out.at, "hum\nnumbers big-cat=")) && strstr(at, "\nfor big-cat?"));
     s.form = niah_form("multiquery");
     scratch_listen();
-    CHECK(niah_prompt(&r, &w, &s, 100, &out) < 0 && scratch_heard("multiquery needs a --wording with 'prompts'", "", ""));
+    CHECK(niah_prompt(&r, &w, &s, 100, &out) < 0 &&
+          scratch_heard("multiquery needs a --wording with 'prompts'", "", ""));
     wording_close(&w);
     CHECK(scratch_write(path, "{\"prompts\": \"all {type_needle_v}: {context} of {query}?\"}"));
     CHECK(!wording_open(&w, path, NULL));

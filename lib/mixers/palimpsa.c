@@ -17,7 +17,7 @@ extern const struct mixer mixer_palimpsa;
 enum { Q, K_, V_, G, QCONV, KCONV, VCONV, DT, BS, DT_BIAS, A_LOG, D_SKIP, O_NORM, O, B_RANK, B, B_SCALE, IP_LOG };
 
 struct palimpsa_saved {
-    struct tensor qkvg;                    /* [T,2HK+2HV] q, k, v before the convolution, and the gate if there is one */
+    struct tensor qkvg;                    /* [T,2HK+2HV] q, k, v before the convolution, and the gate or not */
     struct tensor q, k, v;                 /* [T,H,K] x2 normalised, [T,H,V] after the convolution */
     struct tensor rq, rk;                  /* [T,H] 1/|q|, 1/|k| */
     struct tensor raw, dt, s;              /* F32 [T,2H] before their functions; [T,H] x2 */
@@ -360,5 +360,6 @@ static void palimpsa_backward(struct layer *l, const struct pass *p, struct tens
 const struct mixer mixer_palimpsa = {
     .name = "palimpsa", .brief = "Palimpsa-D: metaplastic gated linear attention",
     .saved = sizeof(struct palimpsa_saved), .init = palimpsa_init, .state = palimpsa_state,
-    .forward = palimpsa_forward, .backward = palimpsa_backward, .step = palimpsa_step, .scan = &scan_palimpsa, .plain = &scan_linear,
+    .forward = palimpsa_forward, .backward = palimpsa_backward, .step = palimpsa_step, .scan = &scan_palimpsa,
+    .plain = &scan_linear,
 };
