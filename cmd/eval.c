@@ -15,14 +15,14 @@ struct eval {
     const char *dir, *device, *dtype, *field, *unigram, *out;
     struct opt_list data;
     struct opt_numbers lengths, depths, pairs;
-    int64_t context, limit, shown;
+    int64_t context, limit, shown, passed;
     int threads;
     bool by_position, mask, quiet;
     struct opened m;
     struct nll nll;
     struct bpe_ids ids;
     double *baseline;
-    double began;
+    double began, passed_share;
     struct task_run task;
     struct results results;
 };
@@ -40,13 +40,16 @@ static void progress(void *arg, int64_t taken, int64_t size)
     struct eval *e = arg;
     double passed = time_now() - e->began, share = size > 0 ? (double)taken / (double)size : 0, left;
 
-    if (e->nll.tokens < e->shown)
+    if (nll_passing(&e->nll))            /* what was computed before says nothing of the speed */
+        e->began += passed, e->passed = e->nll.tokens, e->passed_share = share;
+    if (e->nll.tokens < e->shown || nll_passing(&e->nll))
         return;
     e->shown = e->nll.tokens + 4096;
-    left = share > 0 ? passed / share * (1 - share) : 0;
+    left = share > e->passed_share ? passed / (share - e->passed_share) * (1 - share) : 0;
     say_over("%lld tokens, %.0f a second, loss %.4f, %.0f%%, %.0f:%02.0f left", (long long)e->nll.tokens,
-             (double)e->nll.tokens / passed, e->nll.loss / (double)(e->nll.predicted ? e->nll.predicted : 1),
-             100 * share, floor(left / 60), floor(fmod(left, 60)));
+             (double)(e->nll.tokens - e->passed) / passed,
+             e->nll.loss / (double)(e->nll.predicted ? e->nll.predicted : 1), 100 * share, floor(left / 60),
+             floor(fmod(left, 60)));
 }
 
 static int take(void *arg, const char *text, size_t n, bool begins)
@@ -181,6 +184,20 @@ static int report(struct eval *e)
     return status;
 }
 
+/* With --out what is stopped goes on: FILE.part beside the result until that is there. */
+static int keep(struct eval *e)
+{
+    char path[4096];
+
+    if (!str_format(path, sizeof path, "%s.part", e->out))
+        return fail("%s: path too long", e->out);
+    if (nll_keep(&e->nll, path, 60))
+        return -1;
+    if (nll_passing(&e->nll))
+        say("goes on after %lld predictions, kept in %s", (long long)e->nll.predicted, path);
+    return 0;
+}
+
 static int run(struct eval *e)
 {
     int64_t context = e->context ? e->context : e->m.model.cfg.context ? e->m.model.cfg.context : NLL_CHUNK;
@@ -192,9 +209,12 @@ static int run(struct eval *e)
     e->nll.mask = e->mask;
     if (e->unigram && !(e->nll.unigram = e->baseline = unigram_of(e->unigram, e->m.model.cfg.vocab)))
         return -1;
+    if (e->out && keep(e))
+        return -1;
     e->began = time_now();
     for (int i = 0; i < e->data.n; i++) {
         const char *tokenizer = e->m.bpe ? bpe_sha256(e->m.bpe) : "";
+        e->passed_share = 0;
         if (e->mask && !is_shards(e->data.at[i]))
             return fail("%s: --mask-prompt needs shards that mark prompts, as tokenize --prompt-field makes them",
                         e->data.at[i]);
@@ -202,11 +222,15 @@ static int run(struct eval *e)
                                      : opened_need_tokenizer(&e->m) || eval_text(e, e->data.at[i]))
             return -1;
     }
-    nll_end(&e->nll);
+    if (nll_end(&e->nll))
+        return -1;
     if (!e->nll.predicted)
         return fail("eval: the data has nothing to predict");
-    say("%lld tokens in %.1f s", (long long)e->nll.tokens, time_now() - e->began);
-    return report(e);
+    say("%lld tokens in %.1f s", (long long)(e->nll.tokens - e->passed), time_now() - e->began);
+    if (report(e))
+        return -1;
+    nll_forget(&e->nll);
+    return 0;
 }
 
 #define REQUESTS "lambada lambada_standard piqa hellaswag winogrande arc_easy arc_challenge siqa boolq"

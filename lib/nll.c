@@ -1,5 +1,5 @@
 /* nll.c - rows through the model, losses into sums. */
-#include "nll.h"
+#include "nll_parts.h"
 #include <math.h>
 
 static void row_open(struct nll_row *r, int64_t cap, int64_t most)
@@ -37,6 +37,7 @@ void nll_close(struct nll *n)
     free(n->held);
     free(n->bucket_loss);
     free(n->bucket_count);
+    free(n->kept);
 }
 
 static void count(struct nll *n, int64_t position, double loss, int32_t target)
@@ -61,9 +62,12 @@ static void count(struct nll *n, int64_t position, double loss, int32_t target)
 
 static void score(struct nll *n, const struct batch *b, const struct pass *p, int64_t offset)
 {
-    float *loss = mem_new((size_t)b->seqs.tokens, sizeof *loss);
     struct pass pass = p ? *p : (struct pass){ 0 };
+    float *loss;
 
+    if (nll_passes(n, b))
+        return;
+    loss = mem_new((size_t)b->seqs.tokens, sizeof *loss);
     pass.alone = true;                   /* the number of sequences side by side changes nothing */
     model_loss(n->model, b, &pass, loss);
     for (int i = 0; i < b->seqs.n; i++)
@@ -71,6 +75,7 @@ static void score(struct nll *n, const struct batch *b, const struct pass *p, in
             if (b->target[t] >= 0)
                 count(n, offset + t - b->seqs.start[i], loss[t], b->target[t]);
     free(loss);
+    nll_scored(n);
 }
 
 /* The sequences that wait, side by side. */
@@ -122,12 +127,13 @@ static void feed_held(struct nll *n, bool whole)
     }
 }
 
-void nll_end(struct nll *n)
+int nll_end(struct nll *n)
 {
     feed_held(n, true);
     n->nheld = 0;
     n->at = 0;
     flush(n);
+    return nll_whole(n);
 }
 
 void nll_begin(struct nll *n)
@@ -157,7 +163,7 @@ int nll_feed(struct nll *n, const int32_t *ids, int64_t total)
         }
         n->held[n->nheld++] = ids[i];
     }
-    return 0;
+    return nll_wrong(n);
 }
 
 void nll_text(struct nll *n, const char *text, size_t size)
@@ -195,6 +201,7 @@ int nll_shards(struct nll *n, const char *files, const char *tokenizer, int64_t 
             add_sequence(n, b.token + at[k], b.target + at[k], at[k + 1] - at[k]);
         if (n->shown)
             n->shown(n->arg, i + 1, l.rows);
+        status = nll_wrong(n);
     }
     flush(n);
     n->documents += l.documents > 0 ? l.documents : 0;

@@ -1,7 +1,7 @@
 /* nll.h - the loss of a model on text: overall, per byte, per word, and by position.
  *
- *
  *   nll_open(&n, &model, 0, 0)
+ *   nll_keep(&n, "sums.part", 60)                       perhaps: what is stopped goes on
  *   nll_begin(&n), nll_feed(&n, ids, count) ...         for every document
  *   nll_end(&n)                                         the sums are whole
  *   nll_close(&n)
@@ -9,7 +9,8 @@
  * A document is scored from its first token on: the separator comes before it when the tokenizer has
  * one, else its first token is context only. Short ones go through the model side by side; through longer
  * ones the memory is carried in pieces, so that room does not grow with their length. Perplexity per word
- * is exp(total / words), bits per byte total / (bytes ln 2). */
+ * is exp(total / words), bits per byte total / (bytes ln 2). nll_feed, nll_shards and nll_end: 0, or -1 with the
+ * reason. */
 #ifndef NLL_H
 #define NLL_H
 #include "opened.h"
@@ -43,11 +44,17 @@ struct nll {
     bool     inside;              /* the text so far ends within a word */
     void   (*shown)(void *arg, int64_t done, int64_t all);         /* progress through shards; may be NULL */
     void    *arg;
+    struct nll_kept *kept;        /* the file of nll_keep; NULL none */
 };
 /* piece: see above; batch: sequences side by side, 0: as many as are useful. */
 int  nll_open(struct nll *n, struct model *m, int64_t piece, int64_t batch);
+/* Before text: every so many seconds sums and memory are kept in a file. When it is there they are taken up, and the
+ * same text, fed from its beginning, passes by the model up to where they end. 0, or -1 with the reason. */
+int  nll_keep(struct nll *n, const char *path, double every);
+bool nll_passing(const struct nll *n);                              /* nothing was computed yet */
+void nll_forget(struct nll *n);                                     /* removes the file */
 void nll_begin(struct nll *n);                                      /* a new document: the empty memory */
-void nll_end(struct nll *n);                                        /* what is held goes through the model */
+int  nll_end(struct nll *n);                                        /* what is held goes through the model */
 /* The document's next ids, however it is cut into calls; each is scored given all before it. */
 int  nll_feed(struct nll *n, const int32_t *ids, int64_t count);
 void nll_text(struct nll *n, const char *text, size_t size);        /* counts bytes and words */

@@ -94,7 +94,7 @@ static void check_nll(struct opened *m)
             nll_begin(&n);
             CHECK(!nll_feed(&n, ids, count));
         }
-        nll_end(&n);
+        CHECK(!nll_end(&n));
         if (!b)
             want = n.loss, first = n.bucket_loss[0];
         CHECK_NEAR(n.loss, want, 1e-12 * want);

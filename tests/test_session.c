@@ -257,7 +257,7 @@ static void check_nll(const char *name, bool separator, int batch, const int *cu
             at += take;
         }
     }
-    nll_end(&n);
+    CHECK(!nll_end(&n));
     CHECK_NEAR(n.loss, want, 1e-5 * want);
     CHECK(n.predicted == predicted && n.documents == 2);
     for (int64_t i = 0; i < n.buckets; i++) {

@@ -79,6 +79,15 @@ awk -v n="$(value nll)" -v p="$(value predictions)" -v b="$(value bits_per_byte)
     -v words="$(value words)" 'BEGIN { x = n * p / 6000 / log(2) / b; y = n * p / words / log(w)
         exit x < 0.9999 || x > 1.0001 || y < 0.9999 || y > 1.0001 }' || wrong
 
+# What a run that was stopped would leave: not with the result, and refused when it is something else.
+true_that 'nothing is left beside a result' test ! -e work/result.json.part
+cp work/result.json work/result.json.part
+run eval nll --model run --data long.txt --out result.json
+status 1
+stdout ''
+stderr_has 'error: result.json.part: '
+rm work/result.json.part
+
 # Documents in parts of 32 tokens lose what came before; text, JSON lines and compressed text are one text.
 run eval nll --model run --data text.jsonl --quiet
 status 0
