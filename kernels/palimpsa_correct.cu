@@ -8,6 +8,7 @@
  * and takes the rows of the memory BV at a time. ddecay is summed back through the tile from f <M,G> + f <J,H> at
  * the tile's end, where the memory is known. */
 #include "palimpsa_mma.cuh"
+#include "palimpsa_stage.cuh"
 
 enum { THREADS = 128 };
 #define NOTHING 17.f            /* exp(-17): less than the rounding of what is there already */
@@ -55,32 +56,43 @@ __device__ void shares(struct correct_shared<K, BV> *sh, const struct scan_io &x
 }
 
 template <int K, int BV>
-__device__ void load_keys(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct spot &at)
+__device__ void fetch_keys(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct spot &at)
 {
-    for (int i = threadIdx.x; i < TILE * K / 8; i += THREADS) {
+    SPREAD(i, TILE * K / 8, THREADS,
         const int r = i / (K / 8), c = i % (K / 8) * 8;
-        const uint4 u = *(const uint4 *)(key_at<bf16>(x, at.t0 + r, at.h) + c);
-        float a[8];
-        *(uint4 *)&sh->k[r][c] = u;
-        unpack(a, u);
-        for (int e = 0; e < 8; e++)
-            a[e] *= a[e];
-        split(&sh->kk[0][r][c], &sh->kk[1][r][c], a);
-    }
+        fetch(&sh->k[r][c], key_at<bf16>(x, at.t0 + r, at.h) + c, true));
 }
 
-/* Rows v0.. of v, b and of the gradient; returns this thread's share of <M,G> + <J,H>, memory after the tile. */
+/* v0: first row. */
+template <int K, int BV>
+__device__ void fetch_values(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct spot &at, int v0)
+{
+    SPREAD(i, TILE * BV / 8, THREADS,
+        const int r = i / (BV / 8), c = i % (BV / 8) * 8;
+        fetch(&sh->v[r][c], head_at<bf16>(x.v, at.t0 + r, at.h) + v0 + c, true);
+        fetch(&sh->b[r][c], head_at<bf16>(x.beta, at.t0 + r, at.h) + v0 + c, true));
+}
+
+/* Every thread squares what it fetched itself. */
+template <int K, int BV>
+__device__ void square_keys(struct correct_shared<K, BV> *sh)
+{
+    SPREAD(i, TILE * K / 8, THREADS,
+        const int r = i / (K / 8), c = i % (K / 8) * 8;
+        float a[8];
+        unpack(a, *(const uint4 *)&sh->k[r][c]);
+        for (int e = 0; e < 8; e++)
+            a[e] *= a[e];
+        split(&sh->kk[0][r][c], &sh->kk[1][r][c], a));
+}
+
+/* Rows v0.. of the gradient; returns this thread's share of <M,G> + <J,H>, memory after the tile. */
 template <int K, int BV>
 __device__ float load_rows(struct correct_shared<K, BV> *sh, const struct scan_io &x, const struct tiled &w,
                            const struct spot &at, int v0)
 {
     float dot = 0.f;
 
-    for (int i = threadIdx.x; i < TILE * BV / 8; i += THREADS) {
-        const int r = i / (BV / 8), c = i % (BV / 8) * 8;
-        *(uint4 *)&sh->v[r][c] = *(const uint4 *)(head_at<bf16>(x.v, at.t0 + r, at.h) + v0 + c);
-        *(uint4 *)&sh->b[r][c] = *(const uint4 *)(head_at<bf16>(x.beta, at.t0 + r, at.h) + v0 + c);
-    }
     for (int i = threadIdx.x; i < BV * K / 8; i += THREADS) {
         const int r = i / (K / 8), c = i % (K / 8) * 8;
         const float2 *gh = (const float2 *)w.grad + ((at.segment * w.H + at.h) * w.V + v0 + r) * K + c;
@@ -99,14 +111,21 @@ __device__ float load_rows(struct correct_shared<K, BV> *sh, const struct scan_i
     return dot;
 }
 
-__device__ inline void add_pair(const struct tensor &to, int64_t t, int h, int c, float a, float b)
+/* Columns c and c + 1 of a token's gradient; NULL when nobody wants it. */
+__device__ inline uint32_t *pair_at(const struct tensor &to, int64_t t, int h, int c)
 {
-    uint32_t *p = (uint32_t *)(head_at<bf16>(to, t, h) + c), u = *p;
-
-    *p = pair(low(u) + a, high(u) + b);
+    return to.data ? (uint32_t *)(head_at<bf16>(to, t, h) + c) : NULL;
 }
 
-/* dv and db of a warp's 16 tokens; y: of tokens i and i + 8. */
+__device__ inline uint32_t seen(const uint32_t *p) { return p ? *p : 0; }
+
+__device__ inline void add_pair(uint32_t *p, uint32_t was, float a, float b)
+{
+    if (p)
+        *p = pair(low(was) + a, high(was) + b);
+}
+
+/* dv and db of a warp's 16 tokens; y: of tokens i and i + 8. What is added to is on its way before the products. */
 template <int K, int BV>
 __device__ void add_rows(const struct correct_shared<K, BV> *sh, const struct scan_io &g, const struct spot &at, int v0,
                          float y[2])
@@ -116,6 +135,15 @@ __device__ void add_rows(const struct correct_shared<K, BV> *sh, const struct sc
 #pragma unroll 1
     for (int n0 = 0; n0 < BV; n0 += 16) {
         float dv[2][4] = {}, db[2][4] = {};
+        uint32_t wv[2][2], wb[2][2];
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int z = 0; z < 2; z++) {
+                const int row = warp * 16 + i + 8 * z, c = v0 + n0 + n * 8 + 2 * j;
+                wv[n][z] = seen(pair_at(g.v, at.t0 + row, at.h, c));
+                wb[n][z] = seen(pair_at(g.beta, at.t0 + row, at.h, c));
+            }
 #pragma unroll 2
         for (int k0 = 0; k0 < K; k0 += 16) {
             const int row = warp * 16 + (q & 1) * 8 + r, col = k0 + (q >> 1) * 8;
@@ -132,22 +160,42 @@ __device__ void add_rows(const struct correct_shared<K, BV> *sh, const struct sc
                 mma(db[n], kh, hl.at[2 * n], hl.at[2 * n + 1]);
             }
         }
+#pragma unroll
         for (int n = 0; n < 2; n++)
+#pragma unroll
             for (int z = 0; z < 2; z++) {
                 const int row = warp * 16 + i + 8 * z, c = n0 + n * 8 + 2 * j;
                 const float f = sh->f[row], a0 = f * dv[n][2 * z], a1 = f * dv[n][2 * z + 1];
                 const float b0 = f * db[n][2 * z], b1 = f * db[n][2 * z + 1];
                 const uint32_t v = *(const uint32_t *)&sh->v[row][c], b = *(const uint32_t *)&sh->b[row][c];
                 y[z] -= low(v) * a0 + high(v) * a1 + low(b) * b0 + high(b) * b1;
-                if (g.v.data)
-                    add_pair(g.v, at.t0 + row, at.h, v0 + c, a0, a1);
-                if (g.beta.data)
-                    add_pair(g.beta, at.t0 + row, at.h, v0 + c, b0, b1);
+                add_pair(pair_at(g.v, at.t0 + row, at.h, v0 + c), wv[n][z], a0, a1);
+                add_pair(pair_at(g.beta, at.t0 + row, at.h, v0 + c), wb[n][z], b0, b1);
             }
     }
 }
 
-/* dk of a warp's 16 tokens. */
+/* dk of a warp's 16 tokens: as it is so far, then with what is added. */
+template <int K>
+__device__ inline float2 key_so_far(const struct scan_io &g, const struct tiled &w, const struct spot &at, int row,
+                                    int c)
+{
+    if (w.dk)
+        return *(const float2 *)(w.dk + ((at.t0 + row) * w.H + at.h) * K + c);
+    const uint32_t u = seen(pair_at(g.k, at.t0 + row, at.h, c));
+    return make_float2(low(u), high(u));
+}
+
+template <int K>
+__device__ inline void put_key(const struct scan_io &g, const struct tiled &w, const struct spot &at, int row, int c,
+                               float a, float b)
+{
+    if (w.dk)
+        *(float2 *)(w.dk + ((at.t0 + row) * w.H + at.h) * K + c) = make_float2(a, b);
+    else if (g.k.data)
+        *pair_at(g.k, at.t0 + row, at.h, c) = pair(a, b);
+}
+
 template <int K, int BV>
 __device__ void add_cols(const struct correct_shared<K, BV> *sh, const struct scan_io &g, const struct tiled &w,
                          const struct spot &at)
@@ -157,6 +205,12 @@ __device__ void add_cols(const struct correct_shared<K, BV> *sh, const struct sc
 #pragma unroll 1
     for (int n0 = 0; n0 < K; n0 += 16) {
         float dg[2][4] = {}, dh[2][4] = {};
+        float2 was[2][2];
+#pragma unroll
+        for (int n = 0; n < 2; n++)
+#pragma unroll
+            for (int z = 0; z < 2; z++)
+                was[n][z] = key_so_far<K>(g, w, at, warp * 16 + i + 8 * z, n0 + n * 8 + 2 * j);
 #pragma unroll 1
         for (int k0 = 0; k0 < BV; k0 += 16) {
             const int row = warp * 16 + (q & 1) * 8 + r, col = k0 + (q >> 1) * 8;
@@ -171,18 +225,16 @@ __device__ void add_cols(const struct correct_shared<K, BV> *sh, const struct sc
                 mma(dh[n], b, hl.at[2 * n], hl.at[2 * n + 1]);
             }
         }
+#pragma unroll
         for (int n = 0; n < 2; n++)
+#pragma unroll
             for (int z = 0; z < 2; z++) {
                 const int row = warp * 16 + i + 8 * z, c = n0 + n * 8 + 2 * j;
                 const float f = sh->f[row];
                 const uint32_t k = *(const uint32_t *)&sh->k[row][c];
                 const float a = f * (dg[n][2 * z] + 2.f * low(k) * dh[n][2 * z]);
                 const float b = f * (dg[n][2 * z + 1] + 2.f * high(k) * dh[n][2 * z + 1]);
-                if (w.dk) {
-                    float2 *to = (float2 *)(w.dk + ((at.t0 + row) * w.H + at.h) * K + c);
-                    *to = make_float2(to->x + a, to->y + b);
-                } else if (g.k.data)
-                    add_pair(g.k, at.t0 + row, at.h, c, a, b);
+                put_key<K>(g, w, at, row, c, was[n][z].x + a, was[n][z].y + b);
             }
     }
 }
@@ -227,12 +279,14 @@ __device__ void add_state(const struct scan_io &g, const struct tiled &w, const 
     }
 }
 
+/* As many blocks a multiprocessor as shared memory holds, or one less for K = 16: without spills. */
 template <int K, int BV>
-__global__ void __launch_bounds__(THREADS) correct_kernel(struct scan_io x, struct scan_io g, struct tiled w)
+__global__ void __launch_bounds__(THREADS, K == 16 ? 7 : K <= 64 ? 4 : 2)
+correct_kernel(struct scan_io x, struct scan_io g, struct tiled w)
 {
     extern __shared__ __align__(16) char shared[];
     struct correct_shared<K, BV> *sh = (struct correct_shared<K, BV> *)shared;
-    const int64_t seg = blockIdx.y;
+    const int64_t seg = blockIdx.y + blockIdx.y / ((unsigned)w.period - 1);     /* the last of a period has no blocks */
     const int64_t end = (seg + 1) * w.segment;
     const struct spot at = { end - (blockIdx.x + 1) * TILE, seg, end, (int)blockIdx.z };
     const int64_t doc = w.docs.seq[at.end - 1], open = w.docs.start[doc];
@@ -242,16 +296,21 @@ __global__ void __launch_bounds__(THREADS) correct_kernel(struct scan_io x, stru
     const float rest = w.rest[at.t0 / TILE * w.H + at.h];
     if (rest > NOTHING || at.t0 + TILE <= open || opens(w, at.end))
         return;
-    if (warp == 0)
-        shares(sh, x, at, open, rest);
-    load_keys(sh, x, at);
+    fetch_keys(sh, x, at);
     for (int v0 = 0; v0 < w.V; v0 += BV) {
+        fetch_values(sh, x, at, v0);
+        if (warp == 0 && v0 == 0)
+            shares(sh, x, at, open, rest);
         dot += load_rows(sh, x, w, at, v0);
+        fetched();
+        if (v0 == 0)
+            square_keys(sh);
         __syncthreads();
         add_rows(sh, g, at, v0, y);
         add_cols(sh, g, w, at);
         __syncthreads();
     }
+#pragma unroll
     for (int z = 0; z < 2; z++) {
         y[z] += __shfl_xor_sync(~0u, y[z], 1);
         y[z] += __shfl_xor_sync(~0u, y[z], 2);
@@ -269,7 +328,8 @@ template <int K, int BV>
 static void launch(struct dev *d, const struct scan_io *x, const struct scan_io *g, const struct tiled *w)
 {
     const int  bytes = sizeof(struct correct_shared<K, BV>);
-    const dim3 grid((unsigned)(w->segment / TILE), (unsigned)(w->segments - 1), (unsigned)w->H);
+    const int64_t cuts = w->segments - 1;               /* of these the ends of periods are ends of documents */
+    const dim3 grid((unsigned)(w->segment / TILE), (unsigned)(cuts - cuts / w->period), (unsigned)w->H);
 
     CUDA(cudaFuncSetAttribute(correct_kernel<K, BV>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     correct_kernel<K, BV><<<grid, THREADS, bytes, stream_of(d)>>>(*x, *g, *w);
