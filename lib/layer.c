@@ -14,16 +14,13 @@ struct tensor as_type(struct dev *d, struct tensor t, enum dtype type)
     return y;
 }
 
-/* The first weight with those of the n that continue it in memory, as one matrix. */
-struct run { struct tensor value, grad; int n; };
-
-static struct run run_of(const struct param *w, int n)
+struct joined params_join(const struct param *w, int n)
 {
-    struct run r = { w->value, w->grad, 1 };
+    struct joined r = { w->value, w->grad, 1 };
 
     for (const struct param *a = w + 1; r.n < n && a->bucket == w->bucket && a->flags == w->flags &&
                                         a->offset == w->offset + tensor_count(r.value); a++, r.n++) {
-        REQUIRE(a->value.dim[1] == r.value.dim[1]);
+        REQUIRE(a->value.dim[1] == r.value.dim[1] && a->value.dim[2] == r.value.dim[2]);
         r.value.dim[0] += a->value.dim[0];
         r.grad.dim[0] = r.value.dim[0];
     }
@@ -33,10 +30,10 @@ static struct run run_of(const struct param *w, int n)
 void linears_forward(struct dev *d, struct tensor y, struct tensor x, const struct param *w, int n)
 {
     int64_t from = 0;
-    struct run r;
+    struct joined r;
 
     for (int i = 0; i < n; i += r.n) {
-        r = run_of(w + i, n - i);
+        r = params_join(w + i, n - i);
         op_matmul(d, tensor_cols(y, from, r.value.dim[0]), x, r.value, MM_TB);
         from += r.value.dim[0];
     }
@@ -48,12 +45,12 @@ void linears_backward(struct dev *d, struct tensor dx, struct tensor dy, struct 
 {
     size_t mark = arena_mark(&d->temp);
     int64_t from = 0;
-    struct run r;
+    struct joined r;
 
     dy = as_type(d, dy, w->value.type);
     for (int i = 0; i < n; i += r.n) {
         struct tensor part;
-        r = run_of(w + i, n - i);
+        r = params_join(w + i, n - i);
         part = tensor_cols(dy, from, r.value.dim[0]);
         if (dx.ndim)
             op_matmul(d, dx, part, r.value, add || i ? MM_ADD : 0);

@@ -15,8 +15,11 @@ void linear_forward(struct dev *d, struct tensor y, struct tensor x, const struc
 /* dx = dy W, or += when add (absent: not wanted); the weight's gradient += dy' x. */
 void linear_backward(struct dev *d, struct tensor dx, struct tensor dy, struct tensor x, const struct param *w,
                      bool add);
-/* Those of n weights that were declared one after the other, of the same input: y and dy [T, sum of out] hold their
- * columns in this order. Weights that lie side by side and have the same flags are one matrix, and one product. */
+/* The first of n weights that were declared one after the other, with those of them that follow it in memory and have
+ * the same flags, as one. */
+struct joined { struct tensor value, grad; int n; };
+struct joined params_join(const struct param *w, int n);
+/* linear_* of n such weights and the same x, in as few products; y and dy [T, sum of out] hold their columns. */
 void linears_forward(struct dev *d, struct tensor y, struct tensor x, const struct param *w, int n);
 void linears_backward(struct dev *d, struct tensor dx, struct tensor dy, struct tensor x, const struct param *w, int n,
                       bool add);

@@ -51,7 +51,7 @@ struct ops {
     void  (*gain_bwd)(struct dev *d, struct tensor dx, struct tensor db_scale, struct tensor ds, struct tensor db,
                       struct tensor x, struct tensor b_scale, struct tensor s);
     /* rows: y = w * x / sqrt(mean x^2 + eps) over the last dim of [T,G,C]; w [C] or [G*C]; rstd [T,G] F32. z [T,G,C]
-     * is a gate: AFTER y *= silu(z); BEFORE x*silu(z) is normalised. add, without a gate: dx += */
+     * is a gate: AFTER y *= silu(z); BEFORE x*silu(z) is normalised. add, without a gate: dx +=. l2norm's y may be x */
     void  (*rmsnorm) (struct dev *d, struct tensor y, struct tensor rstd, struct tensor x, struct tensor w,
                       struct tensor z, enum gate g, float eps);
     void  (*rmsnorm_bwd)(struct dev *d, struct tensor dx, struct tensor dw, struct tensor dz, struct tensor dy,

@@ -18,7 +18,7 @@ enum { Q, K_, V_, G, QCONV, KCONV, VCONV, DT, BS, DT_BIAS, A_LOG, D_SKIP, O_NORM
 
 struct palimpsa_saved {
     struct tensor qkvg;                    /* [T,2HK+2HV] q, k, v before the convolution, and the gate or not */
-    struct tensor q, k, v;                 /* [T,H,K] x2 normalised, [T,H,V] after the convolution */
+    struct tensor q, k, v;                 /* [T,H,K] x2 normalised, [T,H,V]: columns of what the convolution gave */
     struct tensor rq, rk;                  /* [T,H] 1/|q|, 1/|k| */
     struct tensor raw, dt, s;              /* F32 [T,2H] before their functions; [T,H] x2 */
     struct tensor rank, b_raw;             /* [T,R], [T,H,V] */
@@ -91,7 +91,7 @@ static struct tensor push_projected(const struct layer *l, struct arena *a, enum
 /* Columns of the fused projections, or of their gradient, by name. */
 static struct tensor stream_of(struct tensor qkvg, int which, struct sizes z)
 {
-    return tensor_cols(qkvg, which * z.H * z.K, z.H * (which == 2 ? z.V : z.K));
+    return tensor_heads(tensor_cols(qkvg, which * z.H * z.K, z.H * (which == 2 ? z.V : z.K)), z.H);
 }
 
 static struct tensor gate_of(const struct layer *l, struct tensor qkvg, struct sizes z)
@@ -113,29 +113,54 @@ static void palimpsa_state(const struct layer *l, int64_t nseq, struct tensor sh
     shape[SCAN_STATES + 2] = SHAPE(F32, nseq, tail, z.H * z.V);
 }
 
-/* Convolution and, for q and k, normalisation of one of the three. */
-static struct tensor stream(struct layer *l, const struct pass *p, struct arena *a, struct palimpsa_saved *f,
-                            int which, struct tensor *rnorm)
+/* q, k and v through their convolutions: through one, where nothing is carried and the filters lie side by side. */
+static void convolve(struct layer *l, const struct pass *p, struct tensor qkv, struct tensor qkvg)
 {
-    struct dev *d = p->dev;
     struct sizes z = sizes_of(l);
-    struct tensor raw = stream_of(f->qkvg, which, z), y, normed;
-    int64_t T = raw.dim[0], C = raw.dim[1] / z.H;
-    struct param *w = param_at(l, QCONV + which);
+    struct joined w;
 
-    if (which == 2) {
-        y = arena_push(a, SHAPE(d->type, T, z.H * C));
-        op_conv(d, y, layer_tail_out(l, p, which), raw, tensor_flat(w->value), (struct tensor){ 0 },
-                layer_tail_in(l, p, which), p->seqs);
-        return tensor_heads(y, z.H);
+    for (int i = 0; i < 3; i += w.n) {
+        int64_t from = i * z.H * z.K, n;
+        w = params_join(param_at(l, QCONV + i), p->state ? 1 : 3 - i);
+        n = w.value.dim[0];
+        op_conv(p->dev, tensor_cols(qkv, from, n), layer_tail_out(l, p, i), tensor_cols(qkvg, from, n),
+                tensor_flat(w.value), (struct tensor){ 0 }, layer_tail_in(l, p, i), p->seqs);
     }
-    normed = arena_push(a, SHAPE(d->type, T, z.H, C));
-    *rnorm = arena_push(a, SHAPE(F32, T, z.H));
-    y = arena_push(&d->temp, SHAPE(d->type, T, z.H * C));
-    op_conv(d, y, layer_tail_out(l, p, which), raw, tensor_flat(w->value), (struct tensor){ 0 },
-            layer_tail_in(l, p, which), p->seqs);
-    op_l2norm(d, normed, *rnorm, tensor_heads(y, z.H));
-    return normed;
+}
+
+static void convolve_backward(struct layer *l, const struct pass *p, struct tensor dqkvg, struct tensor dqkv,
+                              struct tensor qkvg)
+{
+    struct sizes z = sizes_of(l);
+    struct joined w;
+
+    for (int i = 0; i < 3; i += w.n) {
+        int64_t from = i * z.H * z.K, n;
+        w = params_join(param_at(l, QCONV + i), 3 - i);
+        n = w.value.dim[0];
+        op_conv_bwd(p->dev, tensor_cols(dqkvg, from, n), tensor_flat(w.grad), (struct tensor){ 0 },
+                    tensor_cols(dqkv, from, n), tensor_cols(qkvg, from, n), tensor_flat(w.value),
+                    (struct tensor){ 0 }, p->seqs);
+    }
+}
+
+/* What the scan reads and D multiplies. */
+static void streams(struct layer *l, const struct pass *p, struct arena *a, struct palimpsa_saved *f)
+{
+    struct sizes z = sizes_of(l);
+    int64_t T = f->qkvg.dim[0];
+    struct tensor qkv = arena_push(a, SHAPE(p->dev->type, T, z.H * (2 * z.K + z.V)));
+
+    f->q = stream_of(qkv, 0, z);
+    f->k = stream_of(qkv, 1, z);
+    f->v = stream_of(qkv, 2, z);
+    f->rq = arena_push(a, SHAPE(F32, T, z.H));
+    f->rk = arena_push(a, SHAPE(F32, T, z.H));
+    convolve(l, p, qkv, f->qkvg);
+    op_l2norm(p->dev, f->q, f->rq, f->q);
+    op_l2norm(p->dev, f->k, f->rk, f->k);
+    f->io.q = f->q;
+    f->io.k = f->k;
 }
 
 /* dt, decay, s and, in a metaplastic layer, the precision gain b. */
@@ -178,9 +203,7 @@ static void palimpsa_forward(struct layer *l, const struct pass *p, struct tenso
     *f = (struct palimpsa_saved){ .io.scale = 1 / sqrtf((float)z.K) };
     f->qkvg = push_projected(l, a, d->type, T);
     linears_forward(d, f->qkvg, x, param_at(l, Q), l->cfg->use_gate ? 4 : 3);
-    f->io.q = f->q = stream(l, p, a, f, 0, &f->rq);
-    f->io.k = f->k = stream(l, p, a, f, 1, &f->rk);
-    f->v = stream(l, p, a, f, 2, NULL);
+    streams(l, p, a, f);
     gates(l, p, a, f, x);
     f->io.v = arena_push(a, tensor_like(f->v));
     op_mul(d, f->io.v, f->v, f->s, false);
@@ -306,26 +329,7 @@ static void gates_backward(struct layer *l, const struct pass *p, struct tensor 
     arena_pop(&d->temp, mark);
 }
 
-/* From the gradient at q, k or v, which may lie where the result goes, to that before normalisation and convolution. */
-static void stream_backward(struct layer *l, const struct pass *p, const struct palimpsa_saved *f, int which,
-                            struct tensor dqkvg, struct tensor dy)
-{
-    struct dev *d = p->dev;
-    struct sizes z = sizes_of(l);
-    struct param *w = param_at(l, QCONV + which);
-    size_t mark = arena_mark(&d->temp);
-    struct tensor dc = dy;
-
-    if (which != 2) {
-        dc = arena_push(&d->temp, tensor_like(dy));
-        op_l2norm_bwd(d, dc, dy, which ? f->k : f->q, which ? f->rk : f->rq);
-    }
-    op_conv_bwd(d, stream_of(dqkvg, which, z), tensor_flat(w->grad), (struct tensor){ 0 }, tensor_flat(dc),
-                stream_of(f->qkvg, which, z), tensor_flat(w->value), (struct tensor){ 0 }, p->seqs);
-    arena_pop(&d->temp, mark);
-}
-
-/* The gradients at q, k and the scan's output lie in the columns that the streams' gradients take over. */
+/* The gradients at q, k and the scan's output lie in the columns that the convolution's gradients take over. */
 static void palimpsa_backward(struct layer *l, const struct pass *p, struct tensor dx, struct tensor dy,
                               struct tensor x, const void *saved)
 {
@@ -335,11 +339,12 @@ static void palimpsa_backward(struct layer *l, const struct pass *p, struct tens
     bool meta = l->cfg->meta[l->index];
     size_t mark = arena_mark(&d->temp);
     struct tensor dqkvg = push_projected(l, &d->temp, d->type, x.dim[0]);
-    struct tensor dv = arena_push(&d->temp, tensor_like(f->v)), ds = arena_push(&d->temp, tensor_like(f->s));
+    struct tensor dqkv = arena_push(&d->temp, SHAPE(d->type, x.dim[0], z.H * (2 * z.K + z.V)));
+    struct tensor dv = stream_of(dqkv, 2, z), ds = arena_push(&d->temp, tensor_like(f->s));
     struct scan_io g = {
-        .q = tensor_heads(stream_of(dqkvg, 0, z), z.H), .k = tensor_heads(stream_of(dqkvg, 1, z), z.H),
+        .q = stream_of(dqkvg, 0, z), .k = stream_of(dqkvg, 1, z),
         .v = arena_push(&d->temp, tensor_like(f->v)), .decay = arena_push(&d->temp, tensor_like(f->dt)),
-        .o = tensor_heads(stream_of(dqkvg, 2, z), z.H),
+        .o = stream_of(dqkvg, 2, z),
     };
 
     if (meta) {
@@ -349,9 +354,9 @@ static void palimpsa_backward(struct layer *l, const struct pass *p, struct tens
     output_backward(l, p, dy, f, g.o, dv, dqkvg);
     scan_backward(d, meta ? &scan_palimpsa : &scan_linear, p->seqs, &f->io, &g);
     op_mul_bwd(d, dv, ds, g.v, f->v, f->s, true);
-    stream_backward(l, p, f, 0, dqkvg, g.q);
-    stream_backward(l, p, f, 1, dqkvg, g.k);
-    stream_backward(l, p, f, 2, dqkvg, dv);
+    op_l2norm_bwd(d, stream_of(dqkv, 0, z), g.q, f->q, f->rq);
+    op_l2norm_bwd(d, stream_of(dqkv, 1, z), g.k, f->k, f->rk);
+    convolve_backward(l, p, dqkvg, dqkv, f->qkvg);
     linears_backward(d, dx, dqkvg, x, param_at(l, Q), l->cfg->use_gate ? 4 : 3, false);
     gates_backward(l, p, dx, x, f, &g, ds);
     arena_pop(&d->temp, mark);
