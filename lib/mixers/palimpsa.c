@@ -18,8 +18,8 @@ enum { Q, K_, V_, G, QCONV, KCONV, VCONV, DT, BS, DT_BIAS, A_LOG, D_SKIP, O_NORM
 
 struct palimpsa_saved {
     struct tensor qkvg;                    /* [T,2HK+2HV] q, k, v before the convolution, and the gate or not */
-    struct tensor q, k, v;                 /* [T,H,K] x2 normalised, [T,H,V]: columns of what the convolution gave */
-    struct tensor rq, rk;                  /* [T,H] 1/|q|, 1/|k| */
+    struct tensor qk, v;                   /* [T,2H,K] normalised, [T,H,V]: columns of what the convolution gave */
+    struct tensor rqk;                     /* [T,2H] 1/|q|, 1/|k| */
     struct tensor raw, dt, s;              /* F32 [T,2H] before their functions; [T,H] x2 */
     struct tensor rank, b_raw;             /* [T,R], [T,H,V] */
     struct tensor o, rstd, y;              /* [T,H,V] with the skip; [T,H]; [T,H*V] into o_proj */
@@ -94,6 +94,11 @@ static struct tensor stream_of(struct tensor qkvg, int which, struct sizes z)
     return tensor_heads(tensor_cols(qkvg, which * z.H * z.K, z.H * (which == 2 ? z.V : z.K)), z.H);
 }
 
+static struct tensor qk_of(struct tensor qkvg, struct sizes z)
+{
+    return tensor_heads(tensor_cols(qkvg, 0, 2 * z.H * z.K), 2 * z.H);
+}
+
 static struct tensor gate_of(const struct layer *l, struct tensor qkvg, struct sizes z)
 {
     if (!l->cfg->use_gate)
@@ -151,16 +156,13 @@ static void streams(struct layer *l, const struct pass *p, struct arena *a, stru
     int64_t T = f->qkvg.dim[0];
     struct tensor qkv = arena_push(a, SHAPE(p->dev->type, T, z.H * (2 * z.K + z.V)));
 
-    f->q = stream_of(qkv, 0, z);
-    f->k = stream_of(qkv, 1, z);
+    f->qk = qk_of(qkv, z);
+    f->io.q = stream_of(qkv, 0, z);
+    f->io.k = stream_of(qkv, 1, z);
     f->v = stream_of(qkv, 2, z);
-    f->rq = arena_push(a, SHAPE(F32, T, z.H));
-    f->rk = arena_push(a, SHAPE(F32, T, z.H));
+    f->rqk = arena_push(a, SHAPE(F32, T, 2 * z.H));
     convolve(l, p, qkv, f->qkvg);
-    op_l2norm(p->dev, f->q, f->rq, f->q);
-    op_l2norm(p->dev, f->k, f->rk, f->k);
-    f->io.q = f->q;
-    f->io.k = f->k;
+    op_l2norm(p->dev, f->qk, f->rqk, f->qk);
 }
 
 /* dt, decay, s and, in a metaplastic layer, the precision gain b. */
@@ -354,8 +356,7 @@ static void palimpsa_backward(struct layer *l, const struct pass *p, struct tens
     output_backward(l, p, dy, f, g.o, dv, dqkvg);
     scan_backward(d, meta ? &scan_palimpsa : &scan_linear, p->seqs, &f->io, &g);
     op_mul_bwd(d, dv, ds, g.v, f->v, f->s, true);
-    op_l2norm_bwd(d, stream_of(dqkv, 0, z), g.q, f->q, f->rq);
-    op_l2norm_bwd(d, stream_of(dqkv, 1, z), g.k, f->k, f->rk);
+    op_l2norm_bwd(d, qk_of(dqkv, z), qk_of(dqkvg, z), f->qk, f->rqk);
     convolve_backward(l, p, dqkvg, dqkv, f->qkvg);
     linears_backward(d, dx, dqkvg, x, param_at(l, Q), l->cfg->use_gate ? 4 : 3, false);
     gates_backward(l, p, dx, x, f, &g, ds);
