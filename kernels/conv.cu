@@ -87,8 +87,9 @@ template <int W, int N> __device__ inline void shift(float (&past)[W][N])
             past[back][i] = past[back - 1][i];
 }
 
+/* Eight blocks a multiprocessor: the warps are worth more than the registers that are spilled. */
 template <int W, int N, typename X>
-__global__ void __launch_bounds__(LANES * WARPS, 6)
+__global__ void __launch_bounds__(LANES * WARPS, 8)
 conv_kernel(struct tensor y, struct tensor x, struct tensor state, struct filter f, struct seqs s, int strip)
 {
     const int64_t own = ((int64_t)blockIdx.x * LANES + threadIdx.x) * N, C = x.dim[1], c = own < C ? own : 0;
