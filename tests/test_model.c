@@ -1,5 +1,5 @@
 /* test_model.c - whole tiny models on the host: references, recomputation, packing, splits, decoding. */
-#include "ckpt.h"
+#include "golden_model.h"
 #include "op.h"
 #include "rng.h"
 #include "session.h"
@@ -11,27 +11,6 @@ static const char *const families[] = {
     "hf_mamba2", "hf_mamba2_groups",
 };
 static const char *const devices[] = { "naive", "cpu" };
-
-static bool load(struct model *m, struct dev *d, const char *name, const char *device, const struct model_use *use)
-{
-    struct config c;
-    char dir[512];
-
-    snprintf(dir, sizeof dir, "%s/models/%s", test_golden(), name);
-    if (dev_open(d, device, F32, 2))
-        return false;
-    if (ckpt_config(dir, &c) || model_open(m, d, &c, use) || ckpt_load(dir, m)) {
-        dev_close(d);
-        return false;
-    }
-    return true;
-}
-
-static void unload(struct model *m, struct dev *d)
-{
-    model_close(m);
-    dev_close(d);
-}
 
 static void print_line(void *arg, const struct verify_line *l)
 {
@@ -48,13 +27,13 @@ static void check_golden(const char *name, const char *device)
     char path[512];
 
     snprintf(path, sizeof path, "%s/models/%s/expected.safetensors", test_golden(), name);
-    if (!load(&m, &d, name, device, &use)) {
+    if (!golden_open(&m, &d, name, device, &use)) {
         CHECK(!"the golden model loads");
         return;
     }
     printf("%s on %s\n", name, device);
     CHECK(verify_model(&m, path, &bounds, print_line, (void *)name) == 0);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 struct row { int32_t token[257], target[257], start[9]; struct batch b; };
@@ -103,7 +82,7 @@ static void check_recompute(const char *name, const char *device)
     struct row r;
     float *a[128], *b[128];
 
-    if (!load(&m, &d, name, device, &(struct model_use){ .learn = true })) {
+    if (!golden_open(&m, &d, name, device, &(struct model_use){ .learn = true })) {
         CHECK(!"the golden model loads");
         return;
     }
@@ -113,7 +92,7 @@ static void check_recompute(const char *name, const char *device)
         CHECK(!memcmp(a[i], b[i], (size_t)tensor_count(m.params.at[i].value) * sizeof **a));
     free_all(a, m.params.n);
     free_all(b, m.params.n);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* Freezing a part costs the rest not a single bit, and its gradients are neither held nor planned for. */
@@ -127,7 +106,7 @@ static void check_frozen(const char *name, const char *device, enum model_train 
     float *a[128], *b[128];
     size_t held = 0, trained = 0;
 
-    if (!load(&m, &d, name, device, &all) || !load(&f, &e, name, device, &part)) {
+    if (!golden_open(&m, &d, name, device, &all) || !golden_open(&f, &e, name, device, &part)) {
         CHECK(!"the golden model loads");
         return;
     }
@@ -151,8 +130,8 @@ static void check_frozen(const char *name, const char *device, enum model_train 
     CHECK(!model_plan(&p, &d, &m.cfg, &all, JOB_LEARN, 129, 0) &&
           !model_plan(&q, &d, &m.cfg, &part, JOB_LEARN, 129, 0));
     CHECK(q.grads < p.grads && q.temp <= p.temp && (first ? q.keep < p.keep : q.keep == p.keep));
-    unload(&m, &d);
-    unload(&f, &e);
+    golden_close(&m, &d);
+    golden_close(&f, &e);
 }
 
 /* All logits of one sequence, fed in pieces of the given sizes (the last repeats), through a session. */
@@ -182,7 +161,7 @@ static void check_splits(const char *name, const char *device)
     struct row r;
     float *whole, *parts;
 
-    if (!load(&m, &d, name, device, &(struct model_use){ 0 })) {
+    if (!golden_open(&m, &d, name, device, &(struct model_use){ 0 })) {
         CHECK(!"the golden model loads");
         return;
     }
@@ -204,7 +183,7 @@ static void check_splits(const char *name, const char *device)
     }
     free(whole);
     free(parts);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* A packed row's loss and gradients are the sums of its documents' alone. */
@@ -218,7 +197,7 @@ static void check_packing(const char *name, const char *device)
     double loss, sum = 0;
     double *total[128];
 
-    if (!load(&m, &d, name, device, &(struct model_use){ .learn = true })) {
+    if (!golden_open(&m, &d, name, device, &(struct model_use){ .learn = true })) {
         CHECK(!"the golden model loads");
         return;
     }
@@ -248,7 +227,7 @@ static void check_packing(const char *name, const char *device)
         free(total[i]);
     }
     free_all(whole, m.params.n);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* Prompts of 3, 17 and 40 ids side by side, then twenty most likely tokens: each as if it were alone. */
@@ -264,7 +243,7 @@ static void check_side_by_side(const char *name)
     int64_t count[3];
     float *logits, *alone;
 
-    if (!load(&m, &d, name, "cpu", &(struct model_use){ 0 })) {
+    if (!golden_open(&m, &d, name, "cpu", &(struct model_use){ 0 })) {
         CHECK(!"the golden model loads");
         return;
     }
@@ -296,7 +275,7 @@ static void check_side_by_side(const char *name)
     session_close(&all);
     free(logits);
     free(alone);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* Few labels are few rows of the head: two halves of the labels, each few, add up to all of them. */
@@ -308,7 +287,7 @@ static void check_few_labels(const char *name, const char *device)
     float *whole[128], *part[2][128], *sum, nll[3][129];
     double loss, parts = 0;
 
-    if (!load(&m, &d, name, device, &(struct model_use){ .learn = true })) {
+    if (!golden_open(&m, &d, name, device, &(struct model_use){ .learn = true })) {
         CHECK(!"the golden model loads");
         return;
     }
@@ -340,7 +319,7 @@ static void check_few_labels(const char *name, const char *device)
     free_all(whole, m.params.n);
     free_all(part[0], m.params.n);
     free_all(part[1], m.params.n);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 int main(void)

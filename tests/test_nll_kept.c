@@ -1,5 +1,5 @@
 /* test_nll_kept.c - losses that were stopped anywhere and go on: the same sums, to the last bit. */
-#include "ckpt.h"
+#include "golden_model.h"
 #include "nll.h"
 #include "rng.h"
 #include "scratch.h"
@@ -9,36 +9,17 @@ enum { DOCS = 12, LONG = 2600 };
 
 static double unigram[4096];
 
-static bool load(struct model *m, struct dev *d, const char *name)
-{
-    struct config c;
-    char dir[512];
-
-    snprintf(dir, sizeof dir, "%s/models/%s", test_golden(), name);
-    return !dev_open(d, "cpu", F32, 1) && !ckpt_config(dir, &c) && !model_open(m, d, &c, &(struct model_use){ 0 }) &&
-        !ckpt_load(dir, m);
-}
-
-static void unload(struct model *m, struct dev *d)
-{
-    model_close(m);
-    dev_close(d);
-}
-
-/* Documents from `from` to before `to`; the third has many pieces, so memory is carried. other: ids from that token on
- * differ. */
-static int feed(struct nll *n, int from, int to, int64_t other)
+/* The first documents; the third has many pieces, so memory is carried. other: ids from that token on differ. */
+static int feed(struct nll *n, int documents, int64_t other)
 {
     static int32_t ids[LONG];
     int64_t before = 0;
     int status = 0;
 
-    for (int i = 0; i < to && !status; i++) {
+    for (int i = 0; i < documents && !status; i++) {
         int64_t count = i == 2 ? LONG : 40 + 31 * i;
         for (int64_t t = 0; t < count; t++, before++)
             ids[t] = (int32_t)((rng_bits(3, (uint64_t)i, (uint64_t)t) + (before >= other)) % 61);
-        if (i < from)
-            continue;
         nll_begin(n);
         status = nll_feed(n, ids, count);
     }
@@ -69,22 +50,22 @@ static void goes_on(struct model *m, const char *path)
     struct nll whole = open_nll(m, NULL), n;
     int64_t seen = 0;
 
-    CHECK(!feed(&whole, 0, DOCS, INT64_MAX) && !nll_end(&whole));
+    CHECK(!feed(&whole, DOCS, INT64_MAX) && !nll_end(&whole));
     CHECK(whole.predicted == 5012 && whole.loss > 0 && !nll_passing(&whole));
     for (int stop = 2; stop <= DOCS; stop++) {
         n = open_nll(m, path);
         CHECK(nll_passing(&n) == (seen > 0) && n.predicted == seen);
-        CHECK(!feed(&n, 0, stop, INT64_MAX));
+        CHECK(!feed(&n, stop, INT64_MAX));
         CHECK(!nll_passing(&n) && n.predicted >= seen);
         seen = n.predicted;
         nll_close(&n);
     }
     n = open_nll(m, path);
-    CHECK(!feed(&n, 0, DOCS, INT64_MAX) && !nll_end(&n));
+    CHECK(!feed(&n, DOCS, INT64_MAX) && !nll_end(&n));
     same(&n, &whole);
     nll_close(&n);
     n = open_nll(m, path);                       /* all of it passes */
-    CHECK(!feed(&n, 0, DOCS, INT64_MAX) && nll_passing(&n) && !nll_end(&n) && !nll_passing(&n));
+    CHECK(!feed(&n, DOCS, INT64_MAX) && nll_passing(&n) && !nll_end(&n) && !nll_passing(&n));
     same(&n, &whole);
     nll_forget(&n);
     nll_close(&n);
@@ -108,7 +89,7 @@ static void refusals(struct model *m, struct model *other, const char *path)
 {
     struct nll n = open_nll(m, path);
 
-    CHECK(!feed(&n, 0, 3, INT64_MAX) && !nll_end(&n));           /* the sums of three documents */
+    CHECK(!feed(&n, 3, INT64_MAX) && !nll_end(&n));           /* the sums of three documents */
     nll_close(&n);
     CHECK(refused(other, path, "the sums of another model or unigram"));
     unigram[5] += 1;
@@ -118,9 +99,9 @@ static void refusals(struct model *m, struct model *other, const char *path)
         n = open_nll(m, path);
         scratch_listen();
         if (k)
-            CHECK(!feed(&n, 0, 1, INT64_MAX) && nll_end(&n) < 0);
+            CHECK(!feed(&n, 1, INT64_MAX) && nll_end(&n) < 0);
         else
-            CHECK(feed(&n, 0, DOCS, 70) < 0 && nll_end(&n) < 0); /* one id of the second is another */
+            CHECK(feed(&n, DOCS, 70) < 0 && nll_end(&n) < 0); /* one id of the second is another */
         CHECK(scratch_heard(path, k ? "the sums of a longer text" : "the sums of another text or settings", ""));
         nll_close(&n);
     }
@@ -136,12 +117,13 @@ int main(void)
     scratch_open();
     for (int i = 0; i < (int)LEN(unigram); i++)
         unigram[i] = 1 + 0.25 * i;
-    if (load(&m, &d, "palimpsa_d") && load(&other, &e, "palimpsa_m")) {
+    if (golden_open(&m, &d, "palimpsa_d", "cpu", &(struct model_use){ 0 }) &&
+        golden_open(&other, &e, "palimpsa_m", "cpu", &(struct model_use){ 0 })) {
         goes_on(&m, scratch("a.part"));
         goes_on(&other, scratch("b.part"));
         refusals(&m, &other, scratch("c.part"));
-        unload(&m, &d);
-        unload(&other, &e);
+        golden_close(&m, &d);
+        golden_close(&other, &e);
     } else
         CHECK(!"the models load");
     scratch_close();

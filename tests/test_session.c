@@ -1,28 +1,11 @@
 /* test_session.c - texts fed in pieces, memories saved and loaded, losses of documents, and what is drawn. */
-#include "ckpt.h"
+#include "golden_model.h"
 #include "nll.h"
 #include "op.h"
 #include "rng.h"
 #include "scratch.h"
 #include "session.h"
 #include "test.h"
-
-static bool load(struct model *m, struct dev *d, const char *name)
-{
-    struct config c;
-    char dir[512];
-
-    snprintf(dir, sizeof dir, "%s/models/%s", test_golden(), name);
-    if (dev_open(d, "cpu", F32, 1))
-        return false;
-    return ckpt_config(dir, &c) == 0 && model_open(m, d, &c, &(struct model_use){ 0 }) == 0 && ckpt_load(dir, m) == 0;
-}
-
-static void unload(struct model *m, struct dev *d)
-{
-    model_close(m);
-    dev_close(d);
-}
 
 static void draw_ids(int32_t *ids, int n, uint64_t stream, int64_t vocab)
 {
@@ -63,7 +46,7 @@ static void check_splits(const char *name)
     float *logits[2], *memory[2] = { NULL, NULL };
     int64_t n = 0;
 
-    if (!load(&m, &d, name)) {
+    if (!golden_open(&m, &d, name, "cpu", &(struct model_use){ 0 })) {
         CHECK(!"the model loads");
         return;
     }
@@ -90,7 +73,7 @@ static void check_splits(const char *name)
         free(logits[i]);
         free(memory[i]);
     }
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* Prompts of 1 to 4 ids, shorter than the convolution, then 8 greedy tokens: each equals a full recompute. */
@@ -100,7 +83,7 @@ static void check_short_prompts(const char *name)
     struct dev d;
     float *logits, *whole;
 
-    if (!load(&m, &d, name)) {
+    if (!golden_open(&m, &d, name, "cpu", &(struct model_use){ 0 })) {
         CHECK(!"the model loads");
         return;
     }
@@ -127,7 +110,7 @@ static void check_short_prompts(const char *name)
     }
     free(logits);
     free(whole);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* B after A and B after C, packed in one row: B's logits are the same bits. */
@@ -138,7 +121,7 @@ static void check_neighbours(const char *name)
     struct dev d;
     float *logits[2];
 
-    if (!load(&m, &d, name)) {
+    if (!golden_open(&m, &d, name, "cpu", &(struct model_use){ 0 })) {
         CHECK(!"the model loads");
         return;
     }
@@ -154,7 +137,7 @@ static void check_neighbours(const char *name)
     CHECK(!memcmp(logits[0] + 50 * m.cfg.vocab, logits[1] + 50 * m.cfg.vocab, (size_t)(60 * m.cfg.vocab) * 4));
     free(logits[0]);
     free(logits[1]);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* A memory survives its file to the last bit; that of another model, or a torn file, is refused. */
@@ -167,7 +150,7 @@ static void check_files(const char *name, const char *other)
     int64_t n = 0;
     float *a, *b;
 
-    if (!load(&m, &d, name)) {
+    if (!golden_open(&m, &d, name, "cpu", &(struct model_use){ 0 })) {
         CHECK(!"the model loads");
         return;
     }
@@ -198,15 +181,15 @@ static void check_files(const char *name, const char *other)
     CHECK(session_load(&t, scratch("memory"), &back, 1, &n) == -1);
     CHECK(scratch_heard("the state of another model", "expected", "found"));
     session_close(&t);
-    unload(&m, &d);
-    CHECK(load(&m, &d, other) && session_open(&t, &m, 1) == 0);
+    golden_close(&m, &d);
+    CHECK(golden_open(&m, &d, other, "cpu", &(struct model_use){ 0 }) && session_open(&t, &m, 1) == 0);
     scratch_listen();
     CHECK(session_load(&t, scratch("memory"), &back, 1, &n) == -1);
     CHECK(scratch_heard("the state of another model", "error", ""));
     session_close(&t);
     free(a);
     free(b);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* -log p of a token, from logits. */
@@ -232,7 +215,7 @@ static void check_nll(const char *name, bool separator, int batch, const int *cu
     int32_t ids[1301];
     float *logits;
 
-    if (!load(&m, &d, name) || nll_open(&n, &m, 0, batch)) {
+    if (!golden_open(&m, &d, name, "cpu", &(struct model_use){ 0 }) || nll_open(&n, &m, 0, batch)) {
         CHECK(!"the model loads");
         return;
     }
@@ -271,7 +254,7 @@ static void check_nll(const char *name, bool separator, int batch, const int *cu
     CHECK(n.words == 3 && n.bytes == 17);
     free(logits);
     nll_close(&n);
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 /* Rows above the real vocabulary are never drawn, however likely; filters keep what they should. */
@@ -321,7 +304,7 @@ static void check_nll_sides(const char *name)
     struct dev d;
     int32_t ids[2500];
 
-    if (!load(&m, &d, name)) {
+    if (!golden_open(&m, &d, name, "cpu", &(struct model_use){ 0 })) {
         CHECK(!"the model loads");
         return;
     }
@@ -346,7 +329,7 @@ static void check_nll_sides(const char *name)
             nll_close(&n);
         }
     }
-    unload(&m, &d);
+    golden_close(&m, &d);
 }
 
 int main(void)
