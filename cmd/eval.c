@@ -40,9 +40,11 @@ static void progress(void *arg, int64_t taken, int64_t size)
     struct eval *e = arg;
     double passed = time_now() - e->began, share = size > 0 ? (double)taken / (double)size : 0, left;
 
-    if (nll_passing(&e->nll))            /* what was computed before says nothing of the speed */
+    if (nll_passing(&e->nll)) {          /* what was computed before says nothing of the speed */
         e->began += passed, e->passed = e->nll.tokens, e->passed_share = share;
-    if (e->nll.tokens < e->shown || nll_passing(&e->nll))
+        return;
+    }
+    if (e->nll.tokens < e->shown)
         return;
     e->shown = e->nll.tokens + 4096;
     left = share > e->passed_share ? passed / (share - e->passed_share) * (1 - share) : 0;

@@ -115,8 +115,10 @@ bool nll_passes(struct nll *n, const struct batch *b)
     struct nll_kept *k = n->kept;
     char now[65];
 
-    if (!k || k->wrong)
-        return k;
+    if (!k)
+        return false;
+    if (k->wrong)
+        return true;
     sha256_add(&k->rows, b->token, (size_t)b->seqs.tokens * sizeof *b->token);
     sha256_add(&k->rows, b->target, (size_t)b->seqs.tokens * sizeof *b->target);
     sha256_add(&k->rows, b->seqs.start, ((size_t)b->seqs.n + 1) * sizeof *b->seqs.start);
