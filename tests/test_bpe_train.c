@@ -104,8 +104,10 @@ static void test_definition(void)
     for (int32_t best[2]; top < 400 && best_pair(piece, words, top, best) > 1; top++) {
         struct bpe_decoder d;
         const char *bytes;
+        char both[sizeof *spelled];
 
-        snprintf(spelled[top], sizeof spelled[top], "%.31s%.31s", spelled[best[0]], spelled[best[1]]);
+        snprintf(both, sizeof both, "%.31s%.31s", spelled[best[0]], spelled[best[1]]);
+        memcpy(spelled[top], both, sizeof both);
         for (int i = 0; i < words; i++)
             join(&piece[i], best, top);
         bpe_decoder_init(&d, b);
