@@ -44,12 +44,7 @@ __device__ void shares(struct correct_shared<K, BV> *sh, const struct scan_io &x
     const float x0 = forgetting(x, at.t0 + lane, at.h), x1 = forgetting(x, at.t0 + 32 + lane, at.h);
     float a[2] = { x0, x1 };
 
-    for (int o = 1; o < 32; o *= 2) {
-        const float y0 = __shfl_down_sync(~0u, a[0], o), y1 = __shfl_down_sync(~0u, a[1], o);
-        if (lane + o < 32)
-            a[0] += y0, a[1] += y1;
-    }
-    a[0] += __shfl_sync(~0u, a[1], 0);
+    suffix(a);
     sh->after[lane] = rest + a[0] - x0, sh->after[lane + 32] = rest + a[1] - x1;
     sh->f[lane] = at.t0 + lane >= open ? expf(x0 - rest - a[0]) : 0.f;
     sh->f[lane + 32] = at.t0 + 32 + lane >= open ? expf(x1 - rest - a[1]) : 0.f;

@@ -3,19 +3,6 @@
 #define PALIMPSA_PLAN_CUH
 #include "palimpsa_reverse.cuh"
 
-/* Suffix sums of a over a tile's 64 tokens, lane l having tokens l and l + 32. */
-__device__ inline void suffix(float a[2])
-{
-    const int lane = threadIdx.x % 32;
-
-    for (int o = 1; o < 32; o *= 2) {
-        const float y0 = __shfl_down_sync(~0u, a[0], o), y1 = __shfl_down_sync(~0u, a[1], o);
-        if (lane + o < 32)
-            a[0] += y0, a[1] += y1;
-    }
-    a[0] += __shfl_sync(~0u, a[1], 0);
-}
-
 /* Does a block end with the lane's tokens? u: decay from after a token to the tile's end. Blocks are whole steps
  * whose decay falls into one bucket of LOSS; a step of more than LOSS / 2 stands alone, of more than LOSS is cut. */
 __device__ inline uint64_t block_ends(const float u[2])

@@ -35,6 +35,19 @@ __device__ inline struct coming look(const struct scan_io &x, const struct tiled
     return { { forgetting(x, t, h), forgetting(x, t + 32, h) }, w.opens[tile] };
 }
 
+/* Suffix sums of a over a tile's 64 tokens, lane l having tokens l and l + 32. */
+__device__ inline void suffix(float a[2])
+{
+    const int lane = threadIdx.x % 32;
+
+    for (int o = 1; o < 32; o *= 2) {
+        const float y0 = __shfl_down_sync(~0u, a[0], o), y1 = __shfl_down_sync(~0u, a[1], o);
+        if (lane + o < 32)
+            a[0] += y0, a[1] += y1;
+    }
+    a[0] += __shfl_sync(~0u, a[1], 0);
+}
+
 /* A step's tokens as they come. */
 template <class F> struct alignas(16) raw_step { bf16 k[STEP][F::K], q[STEP][F::K], v[STEP][F::BV], b[STEP][F::BV]; };
 
